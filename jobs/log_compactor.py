@@ -26,7 +26,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
-from workstealing.structures.log.base import LOG_VERSION, LogBase
+from workstealing.structures.log.base import LOG_VERSION, MOST_BLOCK, LogBase
 from workstealing.structures.log.blocks import (
     LONGEST_BLOCK_BYTES,
     MOST_COMPRESSED_BYTES,
@@ -36,6 +36,7 @@ from workstealing.structures.log.blocks import (
     head_of,
     seal,
 )
+from workstealing.structures.stored import stored_number
 
 __all__ = ["LogCompactor"]
 
@@ -379,12 +380,12 @@ class Compactor(LogEngine):
         if log.mark not in (b"", LOG_VERSION.encode()):
             self._require_version(budget, slice)
         cold_before = now - settings.cold_ms
-        waited = [now - float(score) for score in oldest_full[1:]]
+        waited = [now - _since(keys.full, score) for score in oldest_full[1:]]
         if settings.compresses:
             waited += [
-                cold_before - float(score)
-                for score in oldest_raw[1:]
-                if float(score) <= cold_before
+                cold_before - since
+                for since in (_since(keys.raw, score) for score in oldest_raw[1:])
+                if since <= cold_before
             ]
         if not waited:
             return _ColdBacklog(now, cold_before, Backlog(0, 0.0, _WHAT), log), []
@@ -409,10 +410,10 @@ class Compactor(LogEngine):
             ("ZRANGE", keys.full, *self._window(full, window), "WITHSCORES"),
             ("ZRANGE", keys.raw, *self._window(self._cold, window), "WITHSCORES"),
         )
-        candidates = _candidates(lists, is_list=True)
+        candidates = _candidates(keys.full, lists, is_list=True)
         if not self._settings.compresses:
             return 0, candidates
-        found = _candidates(strings, is_list=False)
+        found = _candidates(keys.raw, strings, is_list=False)
         return int(cold), candidates + [each for each in found if each.since <= cold_before]
 
     def _window(self, number: int, window: int) -> tuple[int, int]:
@@ -431,10 +432,12 @@ class Compactor(LogEngine):
                 " log has there: restore it from a backup, or use another name; nothing was changed"
             ) from None
 
-    @staticmethod
-    def _facts_in(reply: Sequence[bytes | None]) -> _CompactorFacts:
+    def _facts_in(self, reply: Sequence[bytes | None]) -> _CompactorFacts:
         mark, epoch, block = reply
-        return _CompactorFacts(mark or b"", epoch or b"", int(block or 0))
+        size = 0
+        if mark is not None:
+            size = stored_number(self._keys.meta, "block", block, 1, MOST_BLOCK)
+        return _CompactorFacts(mark or b"", epoch or b"", size)
 
     def _require_version(self, budget: Budget, slice: Slice | None) -> None:
         """Raise a LayoutError for a newer log that this release may not write, or not read.
@@ -444,7 +447,7 @@ class Compactor(LogEngine):
         keys = self._keys
         if slice is None:
             # A backlog is only read.
-            self._run(budget, slice, "stats", (keys.meta, keys.full, keys.raw))
+            self._run(budget, slice, "stats", (keys.meta, keys.news, keys.full, keys.raw))
         else:
             self._run(budget, slice, "wake_groups", (keys.meta,))
 
@@ -638,8 +641,12 @@ class Compactor(LogEngine):
         return made
 
 
-def _candidates(pairs: Sequence[bytes], *, is_list: bool) -> list[_Candidate]:
+def _since(key: bytes, score: Any) -> int:
+    return stored_number(key, "since when a block waits", score)
+
+
+def _candidates(key: bytes, pairs: Sequence[bytes], *, is_list: bool) -> list[_Candidate]:
     return [
-        _Candidate(int(number), float(score), is_list)
+        _Candidate(stored_number(key, "the number of a block", number), _since(key, score), is_list)
         for number, score in zip(pairs[::2], pairs[1::2], strict=True)
     ]

@@ -18,7 +18,8 @@ from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
-from workstealing.structures.log.base import LogBase
+from workstealing.structures.log.base import MOST_BLOCK, LogBase
+from workstealing.structures.stored import stored_number
 
 __all__ = ["LogTrimmer"]
 
@@ -232,12 +233,16 @@ class Trimming(LogEngine):
         for reply in (found, *fields):
             if isinstance(reply, ResponseError) and not str(reply).startswith("WRONGTYPE"):
                 raise reply
-        if isinstance(found, ResponseError) or None in found:
+        if isinstance(found, ResponseError) or found[0] is None:
             return _TrimmerFacts(1, 0, 0, b"", b"0", ())
-        _, block, end, kept, epoch, joined = found
+        _, block_text, end_text, kept_text, epoch, joined = found
+        key = self._keys.meta
+        block = stored_number(key, "block", block_text, 1, MOST_BLOCK)
+        end = stored_number(key, "next", end_text)
+        kept = stored_number(key, "kept", kept_text, 0, end // block)
         names = fields[0] if fields else ()
         groups = tuple(each[6:] for each in names if each.startswith(b"group:"))
-        return _TrimmerFacts(int(block), int(end), int(kept), epoch, joined, groups)
+        return _TrimmerFacts(block, end, kept, epoch or b"", joined or b"0", groups)
 
     def _measure(
         self, facts: _TrimmerFacts, limit: int, budget: Budget, slice: Slice | None

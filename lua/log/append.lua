@@ -12,8 +12,6 @@
 --@include log
 --@include free
 local HEAD = 11
--- Numbers are exact up to here.
-local MOST_NEXT = 2 ^ 53 - 1
 local news, written, waiting = KEYS[2], KEYS[6], KEYS[7]
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'joined')
 local problem = refuse(facts)
@@ -38,8 +36,16 @@ if partition ~= '' then
     return { -2, last_batch, last_rows, digest }
   end
 end
-local tail, first, kept = tonumber(facts[2] or 0), tonumber(facts[4] or 0), tonumber(facts[5] or 0)
-local block, joined = tonumber(facts[3] or ARGV[1]), facts[6]
+local block, joined = block_of(facts[3], not facts[1] and tonumber(ARGV[1]) or nil), facts[6]
+local tail = end_of(facts[2], facts[1])
+local first = first_of(facts[4], tail, facts[1])
+local kept = kept_of(facts[5], first, block, facts[1])
+stored(meta, 'joined', joined, 0, MOST_STORED * 100, 0)
+-- Elsewhere the length of the block tells.
+problem = tail % block == 0 and facts[1] and refuse_end(news, tail) or unbelieved
+if problem then
+  return problem
+end
 local number, keys = tonumber(ARGV[4]), tonumber(ARGV[5])
 local evicted, evicted_keys = tonumber(ARGV[6]), tonumber(ARGV[7])
 local count = #ARGV - HEAD
@@ -48,7 +54,7 @@ local low, high = math.floor(tail / block), math.floor((stop - 1) / block)
 local at = now()
 local groups, passed, woken, unknown = 8 + keys + evicted_keys, {}, {}, 0
 -- A log that no group has ever joined is not asked for those who wait.
-local names = joined and joined ~= '0' and redis.pcall('ZRANGEBYSCORE', waiting, '(' .. whole(at), '+inf') or {}
+local names = joined and joined ~= '0' and redis.pcall('ZRANGEBYSCORE', waiting, '(' .. whole(at), whole(at + DAY_MS)) or {}
 if is_error(names) then
   return refusal(names, waiting, 'does not hold the groups of a log in which somebody waits')
 end
@@ -68,6 +74,9 @@ for i = 1, #names do
     woken[#woken + 1] = index
   else
     unknown = unknown + 1
+    if redis.call('HEXISTS', meta, 'group:' .. names[i]) == 0 then
+      return layout_error(waiting, 'does not hold the groups of a log in which somebody waits')
+    end
   end
 end
 if
@@ -82,7 +91,7 @@ problem = refuse_sets()
 if problem then
   return problem
 end
-if stop > MOST_NEXT then
+if stop > MOST_STORED then
   return layout_error(meta, 'has no offsets left for so many entries: go on in another log')
 end
 for each = low, high do

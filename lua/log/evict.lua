@@ -13,8 +13,14 @@ end
 if not facts[1] then
   return { 0, 0, 0, tonumber(ARGV[1]), 0, '' }
 end
-local tail, block = tonumber(facts[2]), tonumber(facts[3])
-local first, kept = tonumber(facts[4]), tonumber(facts[5])
+local tail, block = end_of(facts[2], true), block_of(facts[3])
+local first = first_of(facts[4], tail, true)
+local kept = kept_of(facts[5], first, block, true)
+epoch_of(meta, facts[6], true)
+problem = refuse_end(KEYS[2], tail) or unbelieved
+if problem then
+  return problem
+end
 if ARGV[5] ~= '' and ARGV[5] ~= facts[6] then
   return { 0, first, kept, block, tail, facts[6] }
 end

@@ -5,11 +5,14 @@
 --   KEYS[4] turns, KEYS[5] granted, as in log.lua; KEYS[6] pending, a sorted set: offset with 16
 --   digits, so that those of one moment are in order -> when (ms) it was handed out;
 --   KEYS[7] attempts, a hash: offset -> "attempts delivery member"; KEYS[8] dead, a hash: offset -> the entry and its
---   history; KEYS[9] revived, a hash: offset -> an entry that was dead; KEYS[10] waiting, as in log.lua
+--   history; KEYS[9] revived, a hash: offset -> an entry that was dead; KEYS[10] waiting, as in log.lua; KEYS[11] news
 --   ARGV[1] the group's name; ARGV[2] its kind: plain, or "acknowledged:<idle ms>:<most attempts>"
 --@include log
 local state, line, turns, granted = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local pending, attempts, dead, revived, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+
+-- How often an entry may be handed out, as structures/log/group_reading.py says it, and by seeks back once more each.
+local MOST_ATTEMPTS = 100000000
 
 -- Refuses what is no group, before anything is written. Returns an error reply or nil.
 local function refuse_all()
@@ -32,6 +35,11 @@ local function open_group(reads)
     return problem
   end
   local own = redis.call('HMGET', state, 'mark', 'kind', 'epoch', 'offset')
+  epoch_of(meta, facts[5], facts[1])
+  epoch_of(state, own[3], own[1])
+  if unbelieved then
+    return unbelieved
+  end
   -- The state of a log that was deleted and made anew says nothing of this one.
   if not facts[6] or not own[1] or own[3] ~= facts[5] then
     return { -1 }
@@ -40,9 +48,15 @@ local function open_group(reads)
     return { -2, own[2] }
   end
   local idle, most = string.match(own[2], '^acknowledged:(%d+):(%d+)$')
+  local tail = end_of(facts[2], true)
+  local first, block = first_of(facts[3], tail, true), block_of(facts[4])
+  local offset = stored(state, 'offset', own[4], 0, MOST_STORED)
+  problem = refuse_end(KEYS[11], tail) or unbelieved
+  if problem then
+    return problem
+  end
   return nil, {
-    tail = tonumber(facts[2]), first = tonumber(facts[3]), block = tonumber(facts[4]), epoch = facts[5],
-    offset = tonumber(own[4]), idle = tonumber(idle), most = tonumber(most),
+    tail = tail, first = first, block = block, epoch = facts[5], offset = offset, idle = tonumber(idle), most = tonumber(most),
   }
 end
 
@@ -63,7 +77,27 @@ local function digits(offset)
   return string.format('%016.0f', tonumber(offset))
 end
 
--- How many entries are due to be handed out again.
+-- How many entries are due to be handed out again. Sets `unbelieved` if one was handed out long after now, and would never be due.
 local function due_of(group, at)
-  return group.idle and redis.call('ZCOUNT', pending, '-inf', whole(at - group.idle)) or 0
+  if not group.idle then
+    return 0
+  end
+  local last = redis.call('ZRANGE', pending, -1, -1, 'WITHSCORES')
+  if last[1] then
+    stored(pending, 'when an entry was handed out', last[2], 0, at + DAY_MS)
+  end
+  return redis.call('ZCOUNT', pending, '-inf', whole(at - group.idle))
+end
+
+-- The history of a pending entry, "attempts delivery member": the two numbers. 0 without one.
+local function history_of(text)
+  if not text then
+    return 0
+  end
+  local tries, delivery = string.match(text, '^(%d+) (%d+) ')
+  if not tries then
+    disbelieve(attempts, 'the history of an entry', text, 'its attempts, delivery and member')
+    return 0
+  end
+  return stored(attempts, 'the attempts of an entry', tries, 1, MOST_ATTEMPTS), delivery
 end

@@ -7,6 +7,12 @@ local problem = open_group()
 if problem then
   return problem
 end
+for i = 3, #ARGV, 2 do
+  history_of(redis.call('HGET', attempts, ARGV[i]))
+end
+if unbelieved then
+  return unbelieved
+end
 local done = 0
 for i = 3, #ARGV, 2 do
   local offset, delivery = ARGV[i], ARGV[i + 1]

@@ -13,7 +13,14 @@ local own = redis.call('HMGET', state, 'kind', 'epoch')
 if facts[1] and facts[5] and own[1] and own[2] == facts[4] then
   return own[1] == ARGV[2] and { 0 } or { -2, own[1] }
 end
-local tail, first, epoch = tonumber(facts[2] or 0), tonumber(facts[3] or 0), facts[4]
+local tail, epoch = end_of(facts[2], facts[1]), epoch_of(meta, facts[4], facts[1])
+local first = first_of(facts[3], tail, facts[1])
+stored(meta, 'joined', facts[6], 0, MOST_STORED * 100, 0)
+epoch_of(state, own[2], own[1])
+problem = facts[1] and refuse_end(KEYS[11], tail) or unbelieved
+if problem then
+  return problem
+end
 if not facts[1] then
   epoch = new_epoch()
   -- A full server refuses the first write of a script or none of them.

@@ -19,6 +19,13 @@ if ARGV[4] ~= '' then
   end
 end
 local found = redis.call('ZRANGE', pending, start, start + ARGV[3] - 1, 'WITHSCORES')
+for i = 1, #found, 2 do
+  pending_offset(pending, found[i])
+  stored(pending, 'when an entry was handed out', found[i + 1], 0, MOST_STORED)
+end
+if unbelieved then
+  return unbelieved
+end
 local reply = { 0, now() }
 for i = 1, #found, 2 do
   reply[#reply + 1] = found[i]

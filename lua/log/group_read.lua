@@ -1,5 +1,5 @@
 -- Hands out entries of a log to a member of a group: those that others have not acknowledged in time first, then new ones.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, the blocks.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, the blocks.
 -- ARGV: group, kind, how many entries at most, by what name it waits or '', '1' if it will wait when there is nothing, the
 --   turn that has woken it or '', the member, entries a block, number of the first block, most bytes, epoch of the blocks that
 --   the caller has, '1' for each block that it has and '0' for others.
@@ -19,6 +19,9 @@ local count, name, turn, member = tonumber(ARGV[3]), ARGV[4], ARGV[6], ARGV[7]
 local block, tail = group.block, group.tail
 local start = math.max(group.offset, group.first)
 local fresh, due = math.max(0, tail - start), due_of(group, at)
+if unbelieved then
+  return unbelieved
+end
 local live = live_turns(turns, granted, at)
 local available = fresh + due
 -- An entry is left for each turn of others; a member with a turn takes its share.
@@ -44,11 +47,17 @@ if most > 0 and due > 0 then
   -- Some more than wanted, since some may have to be set aside.
   local found = redis.call('ZRANGEBYSCORE', pending, '-inf', whole(at - group.idle), 'LIMIT', 0, most + 16)
   for i = 1, #found do
-    found[i] = whole(tonumber(found[i]))
+    found[i] = whole(pending_offset(pending, found[i]))
   end
-  local histories = redis.call('HMGET', attempts, unpack(found))
+  local histories, tried = redis.call('HMGET', attempts, unpack(found)), {}
   for i = 1, #found do
-    local tries = tonumber(string.match(histories[i] or '', '^%d+') or 0)
+    tried[i] = history_of(histories[i])
+  end
+  if unbelieved then
+    return unbelieved
+  end
+  for i = 1, #found do
+    local tries = tried[i]
     local is_kept = redis.call('HEXISTS', revived, found[i]) == 1
     if tonumber(found[i]) >= start then
       -- After a seek back its turn comes with the new ones, and only then.
@@ -68,7 +77,7 @@ local wanted = math.min(fresh, most - #chosen)
 local items, read = { kinds = '' }, 0
 if wanted > 0 and block == tonumber(ARGV[8]) then
   local known = ARGV[11] == group.epoch and ARGV[12] or ''
-  items = read_entries(start, start + wanted, block, 11, tonumber(ARGV[9]), #KEYS, known, tonumber(ARGV[10]))
+  items = read_entries(start, start + wanted, block, 12, tonumber(ARGV[9]), #KEYS, known, tonumber(ARGV[10]))
   if is_error(items) then
     return items
   end
@@ -95,6 +104,12 @@ if read == 0 and #chosen == 0 and #condemned == 0 and lost == 0 then
   local next_due = -1
   if group.idle then
     local first = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
+    if first[1] then
+      stored(pending, 'when an entry was handed out', first[2], 0, MOST_STORED)
+    end
+    if unbelieved then
+      return unbelieved
+    end
     next_due = first[2] and math.max(0, tonumber(first[2]) + group.idle - at) or -1
   end
   if ARGV[5] ~= '1' then

@@ -7,6 +7,12 @@ local problem, group = open_group()
 if problem then
   return problem
 end
+for i = 3, #ARGV do
+  local grave = redis.call('HGET', dead, ARGV[i])
+  if grave and not string.find(grave, '^%d+ %d+ %d+:') then
+    return layout_error(dead, 'does not hold the dead entries of a group of a log')
+  end
+end
 local count = 0
 for i = 3, #ARGV do
   local grave = redis.call('HGET', dead, ARGV[i])

@@ -3,6 +3,7 @@
 --   KEYS[1] meta, a hash: mark, block, next, first, kept, epoch, joined, group:<G>, written:<Q>
 --@include layout
 --@include values
+--@include stored
 
 -- The value of `mark` in a log's meta.
 local LOG_VERSION = '1'
@@ -26,6 +27,54 @@ local function refuse(facts, reads)
   end
 end
 
+-- The numbers in meta. is_there: whether there is a log, which has all of them.
+
+-- How many entries a block has at most, as structures/log/base.py says it.
+local MOST_BLOCK = 100000
+
+local function end_of(text, is_there)
+  return stored(meta, 'next', text, 0, MOST_STORED, not is_there and 0 or nil)
+end
+
+local function block_of(text, absent)
+  return stored(meta, 'block', text, 1, MOST_BLOCK, absent)
+end
+
+-- Nothing is evicted that has not been appended.
+local function first_of(text, tail, is_there)
+  return stored(meta, 'first', text, 0, tail, not is_there and 0 or nil)
+end
+
+-- No block is freed that has an entry.
+local function kept_of(text, first, block, is_there)
+  return stored(meta, 'kept', text, 0, math.floor(first / block), not is_there and 0 or nil)
+end
+
+-- The mark of a log's making; '' for none.
+local function epoch_of(key, text, is_there)
+  if text and not (string.find(text, '^%d+$') and #text >= 16 and #text <= 20) or is_there and not text then
+    disbelieve(key, 'epoch', text, 'a number of 16 digits')
+  end
+  return text or ''
+end
+
+-- Sets `unbelieved` if the news of a log say that it ends elsewhere. Returns an error reply about foreign news, or nil. A look at the
+-- blocks does not tell, if the end that meta says is the beginning of a block.
+local function refuse_end(news, tail)
+  local last = redis.pcall('XREVRANGE', news, '+', '-', 'COUNT', 1)
+  if is_error(last) then
+    return refusal(last, news, 'does not hold the news of this log')
+  end
+  local id = last[1] and last[1][1]
+  if id and id ~= whole(tail) .. '-0' then
+    local told = tonumber(string.match(id, '^(%d+)%-0$') or nil)
+    if not told or told > MOST_STORED then
+      return layout_error(news, 'does not hold the news of this log')
+    end
+    stored(meta, 'next', whole(tail), told, told)
+  end
+end
+
 -- make_log(): the facts of a log that has no entry yet.
 
 -- Returns a mark that tells this log from one of the same name that was deleted.
@@ -38,6 +87,15 @@ end
 local function make_log(block, epoch)
   return redis.pcall('HSET', meta, 'mark', LOG_VERSION, 'block', block, 'next', '0', 'first', '0', 'kept', '0', 'epoch',
     epoch, 'joined', '0')
+end
+
+-- The offset that a member of `pending` has as 16 digits.
+local function pending_offset(key, text)
+  if #text ~= 16 or string.find(text, '%D') then
+    disbelieve(key, 'an offset', text, 'a number of 16 digits')
+    return 0
+  end
+  return stored(key, 'an offset', whole(tonumber(text)), 0, MOST_STORED)
 end
 
 -- Turns wake the blocked members of a log's group: the one that has waited longest is woken first.
@@ -53,12 +111,21 @@ end
 
 -- A member that was woken and does not look for so long withholds nothing any more.
 local TURN_MS = 1000
+-- No turn and no wait lasts until so long after now: what says so would never end.
+local DAY_MS = 86400000
 
 -- Refuses what is no group of a log. Returns an error reply or nil.
 local function refuse_group(state, line, turns, granted)
-  local mark = redis.pcall('HGET', state, 'mark')
-  if is_error(mark) then
-    return refusal(mark, state, 'does not hold the state of a group of a log')
+  local known = redis.pcall('HMGET', state, 'mark', 'offset', 'turn', 'delivery', 'lost')
+  if is_error(known) then
+    return refusal(known, state, 'does not hold the state of a group of a log')
+  end
+  local mark = known[1]
+  for i, field in ipairs({ 'offset', 'turn', 'delivery', 'lost' }) do
+    stored(state, field, known[i + 1], 0, MOST_STORED, 0)
+  end
+  if unbelieved then
+    return unbelieved
   end
   if mark and mark ~= LOG_VERSION and mark ~= log_mark then
     return layout_error(state, 'does not hold the state of a group of a log')
@@ -72,6 +139,10 @@ end
 local function live_turns(turns, granted, at)
   redis.call('ZREMRANGEBYSCORE', granted, '-inf', whole(at - TURN_MS))
   local live = redis.call('ZCARD', granted)
+  if live > 0 then
+    -- One of a time to come would be given for ever.
+    live = live - redis.call('ZREMRANGEBYSCORE', granted, whole(at + DAY_MS), '+inf')
+  end
   if live == 0 then
     redis.call('DEL', turns)
   else
@@ -93,6 +164,7 @@ local function wake(state, line, turns, granted, at, tail, first, due)
     return
   end
   redis.call('ZREMRANGEBYSCORE', line, '-inf', whole(at))
+  redis.call('ZREMRANGEBYSCORE', line, whole(at + DAY_MS), '+inf')
   local waiting = redis.call('ZCARD', line)
   local new = math.min(waiting, available) - live_turns(turns, granted, at)
   if new < 1 then

@@ -1,11 +1,18 @@
 -- Says what blocks a log has, and how much memory some of them take.
--- KEYS: meta, full, raw, the blocks.
+-- KEYS: meta, news, full, raw, the blocks.
 -- ARGV: nothing.
 -- Returns { next, first, kept, entries a block, full blocks that are lists, sealed blocks that are not compressed, bytes of each block }.
 --@include log
-local full, raw = KEYS[2], KEYS[3]
+local full, raw = KEYS[3], KEYS[4]
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'kept', 'block')
 local problem = refuse(facts, true)
+if problem then
+  return problem
+end
+local block, tail = block_of(facts[5], not facts[1] and 0 or nil), end_of(facts[2], facts[1])
+local first = first_of(facts[3], tail, facts[1])
+local kept = facts[1] and kept_of(facts[4], first, block, true) or 0
+problem = facts[1] and refuse_end(KEYS[2], tail) or unbelieved
 if problem then
   return problem
 end
@@ -17,7 +24,7 @@ if is_error(sealed) then
   return refusal(sealed, raw, 'does not hold blocks of a log')
 end
 local bytes = {}
-for i = 4, #KEYS do
+for i = 5, #KEYS do
   local size = redis.pcall('MEMORY', 'USAGE', KEYS[i], 'SAMPLES', 0)
   if is_error(size) then
     -- fakeredis has no such command: the bytes of the entries, then.
@@ -30,10 +37,10 @@ for i = 4, #KEYS do
   bytes[#bytes + 1] = size or 0
 end
 return {
-  tonumber(facts[2] or 0),
-  tonumber(facts[3] or 0),
-  tonumber(facts[4] or 0),
-  tonumber(facts[5] or 0),
+  tail,
+  first,
+  kept,
+  block,
   lists,
   sealed,
   bytes,

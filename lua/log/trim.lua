@@ -18,14 +18,23 @@ local problem = refuse(facts, ARGV[10] == '1') or refuse_sets()
 if problem then
   return problem
 end
+epoch_of(meta, facts[6], facts[1])
+if unbelieved then
+  return unbelieved
+end
 if not facts[1] or ARGV[2] == '' then
   return { 0 }
+end
+local tail, block = end_of(facts[2], true), block_of(facts[3])
+local first = first_of(facts[4], tail, true)
+local kept = kept_of(facts[5], first, block, true)
+problem = refuse_end(KEYS[2], tail) or unbelieved
+if problem then
+  return problem
 end
 if facts[3] ~= ARGV[1] or facts[6] ~= ARGV[2] or (ARGV[3] ~= '' and (facts[7] or '0') ~= ARGV[3]) then
   return { -1 }
 end
-local tail, block = tonumber(facts[2]), tonumber(facts[3])
-local first, kept = tonumber(facts[4]), tonumber(facts[5])
 local number, group_keys, is_dry = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1'
 local keys = #KEYS - 5 - group_keys
 local at, oldest_ms = now(), 0
@@ -52,21 +61,22 @@ local function lowest_needed()
     if is_error(size) then
       return refusal(size, pending, 'does not hold the pending entries of a group of a log')
     end
+    epoch_of(state, about[2])
     -- The state of a log that was deleted and made anew says nothing of this one.
     if about[2] == facts[6] then
-      lowest = math.min(lowest, math.max(first, tonumber(about[3])))
+      lowest = math.min(lowest, math.max(first, stored(state, 'offset', about[3], 0, MOST_STORED)))
       if size > MOST_PENDING then
         lowest = first
       elseif size > 0 then
         for _, text in ipairs(redis.call('ZRANGE', pending, 0, -1)) do
-          local offset = tonumber(text)
+          local offset = pending_offset(pending, text)
           -- An entry that is evicted already, or kept elsewhere by a revival, needs nothing here.
           lowest = offset < first and lowest or math.min(lowest, offset)
         end
       end
     end
   end
-  return lowest
+  return unbelieved or lowest
 end
 
 -- Where the log is to begin: evictions so far, and each bound in turn. due: the same in blocks, without the slice's own bound.

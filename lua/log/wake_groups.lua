@@ -8,6 +8,11 @@ local problem = refuse(facts)
 if problem then
   return problem
 end
+local tail = end_of(facts[2], facts[1])
+local first = first_of(facts[3], tail, facts[1])
+if unbelieved then
+  return unbelieved
+end
 local indices, woken = {}, nil
 for i = 2, #KEYS, 4 do
   indices[#indices + 1] = i
@@ -16,5 +21,5 @@ problem, woken = with_lines(indices)
 if problem then
   return problem
 end
-wake_all(woken, now(), tonumber(facts[2] or 0), tonumber(facts[3] or 0))
+wake_all(woken, now(), tail, first)
 return #woken

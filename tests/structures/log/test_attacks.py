@@ -150,7 +150,7 @@ def test_a_reply_is_bounded_however_large_the_entries_are(redis7: RedisServer, s
     room = 1_000_000
     reply = log.client.execute_command(
         *log.on_keys(
-            "read", (log.keys.meta, log.keys.block(0)), 0, 40, 1000, 0, room, "", "0"
+            "read", (log.keys.meta, log.keys.news, log.keys.block(0)), 0, 40, 1000, 0, room, "", "0"
         ).by_text()
     )
     assert size <= sum(len(entry) for item in reply[7:] for entry in item) < room + size

@@ -178,6 +178,13 @@ def test_a_kept_block_does_not_hide_an_eviction_or_another_log(
     assert log.read(0, 2) == numbered(100, 102)
 
 
+def ends(log: Log, tail: int) -> None:
+    """Let the log's facts and its news say that it ends there."""
+    log.client.hset(log.keys.meta, "next", tail)
+    log.client.delete(log.keys.news)
+    log.client.xadd(log.keys.news, {"n": 1}, f"{tail}-0")
+
+
 def test_what_is_kept_is_not_read_over_what_the_log_says_now(
     log: Log, any_server: AnyServer
 ) -> None:
@@ -187,10 +194,10 @@ def test_what_is_kept_is_not_read_over_what_the_log_says_now(
     assert log.read(0, 20) == log.read(0, 20) == numbered(0, 20)
     client, meta = log.client, log.keys.meta
     # As a server that came back with older data.
-    client.hset(meta, "next", 12)
+    ends(log, 12)
     assert log.read(10, 5) == numbered(10, 12)
     assert log.read(5, 10) == numbered(5, 12)
-    client.hset(meta, "next", 20)
+    ends(log, 20)
     info, found = log.read_range(7, 10)
     assert (info, found) == ((0, 19, 7, 10), numbered(7, 17))
     client.hset(meta, "mark", "2")

@@ -225,9 +225,9 @@ def test_a_piece_has_a_mebibyte_at_most(redis7: RedisServer) -> None:
     client = redis7.client()
     log = Log(client, "l")
     log.append(*[b"x" * 10_000] * 1000)
-    script = log.on_keys("read", (log.keys.meta, *log.keys.blocks(0, 1)))
+    script = log.on_keys("read", (log.keys.meta, log.keys.news, *log.keys.blocks(0, 1)))
     reply = client.eval(
-        *(script.script.body, 2, *script.keys),
+        *(script.script.body, len(script.keys), *script.keys),
         *(0, 1000, 1000, 0, BYTES_A_SCRIPT, "", "0"),
     )
     size = sum(len(each) for item in reply[7:] for each in item)

@@ -379,7 +379,7 @@ def looks(client: Any, names: Sequence[str]) -> dict[str, LogLook]:
 
 def _look(log: Any) -> Steps[LogLook]:
     # No entries: the keys of no blocks, and the number of none.
-    reply = yield log.on_keys("read", (log.keys.meta,), 0, 0, 1, 0, 1, b"", "")
+    reply = yield log.on_keys("read", (log.keys.meta, log.keys.news), 0, 0, 1, 0, 1, b"", "")
     end, first, _, block, epoch = reply[:5]
     return LogLook(epoch.decode(), int(first), int(end), int(block))
 

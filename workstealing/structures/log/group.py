@@ -200,7 +200,7 @@ class _GroupOperations(GroupReading):
             asked = min(n - len(found), A_SCRIPT)
             _, *listed = yield from self._call(self._operation("pending", asked, *last))
             # If the last one has gone, entries of the same moment come once more.
-            for entry in pending_entries(listed):
+            for entry in pending_entries(self.keys.attempts, listed):
                 found.setdefault(entry.offset, entry)
             if len(found) >= n or len(listed) < 1 + 3 * asked:
                 break
@@ -217,7 +217,7 @@ class _GroupOperations(GroupReading):
             if not int(cursor) or len(found) >= max(n, LOOKED_AT):
                 break
         flat = [part for pair in found.items() for part in pair]
-        entries = dead_entries(flat, self.log.codec)
+        entries = dead_entries(self.keys.dead, flat, self.log.codec)
         return oldest(entries, n, lambda each: (each.set_aside, each.offset), int(total))
 
     def _deleting(self) -> Steps[int]:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from workstealing.errors import UndecodableEntryError
 from workstealing.structures.log.codecs import Codec, decode_all
+from workstealing.structures.stored import stored_number, unbelieved
 
-_GRAVE = re.compile(rb"(\d+) (\d+) (\d+):")
+_GRAVE = re.compile(rb"(\d{1,16}) (\d{1,16}) (\d{1,9}):")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,41 +82,49 @@ class GroupStats(NamedTuple):
     dead: int
 
 
-def pending_entries(reply: list[Any]) -> list[PendingEntry]:
-    """Return listed entries of a reply: the server's time, then each offset, time and history."""
+def pending_entries(key: bytes, reply: list[Any]) -> list[PendingEntry]:
+    """Return listed entries of a reply: the server's time, then each offset, time and history.
+
+    Arguments: key: of the histories; reply. Raises: LayoutError for nonsense.
+    """
     now, *flat = reply
     found = []
     for offset, handed, history in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-        attempts, member = _history(history)
+        attempts, member = _history(key, history)
         since = int(float(handed))
         idle = max(0, int(now) - since) / 1000
         found.append(PendingEntry(int(offset), member, attempts, since / 1000, idle))
     return found
 
 
-def dead_entries(flat: list[Any], codec: Codec) -> list[DeadLogEntry]:
-    """Return the entries that a script has listed: offset and grave of each."""
+def dead_entries(key: bytes, flat: list[Any], codec: Codec) -> list[DeadLogEntry]:
+    """Return the entries that a script has listed: offset and grave of each.
+
+    Arguments: key: of the dead; flat; codec. Raises: LayoutError for nonsense.
+    """
     found = []
     for offset, grave in zip(flat[::2], flat[1::2], strict=True):
         head = _GRAVE.match(grave)
-        if head is None:
-            continue
-        split = head.end() + int(head[3])
-        attempts, member = _history(grave[head.end() : split])
+        split = head.end() + int(head[3]) if head else 0
+        if head is None or split > len(grave):
+            raise unbelieved(key, f"the dead entry {offset!r}", grave, "an entry and its history")
+        attempts, member = _history(key, grave[head.end() : split])
         entry = grave[split:]
+        place = stored_number(key, "the offset of a dead entry", offset)
         # An entry may be dead because no codec reads it: a person must see it all the same.
         with contextlib.suppress(UndecodableEntryError):
-            (entry,) = decode_all(codec, [entry], int(offset))
+            (entry,) = decode_all(codec, [entry], place)
         found.append(
             DeadLogEntry(
-                *(int(offset), entry, attempts, member),
+                *(place, entry, attempts, member),
                 *(int(head[1]) / 1000, int(head[2]) / 1000),
             )
         )
     return found
 
 
-def _history(text: bytes) -> tuple[int, str | None]:
+def _history(key: bytes, text: bytes) -> tuple[int, str | None]:
     attempts, _, rest = text.partition(b" ")
     member = rest.partition(b" ")[2]
-    return int(attempts or 0), member.decode(errors="backslashreplace") or None
+    tries = stored_number(key, "the attempts of an entry", attempts) if text else 0
+    return tries, member.decode(errors="backslashreplace") or None

@@ -40,12 +40,14 @@ from workstealing.structures.log.base import Known, checked_integer
 from workstealing.structures.log.codecs import decode_all
 from workstealing.structures.log.group_entries import GroupEntry
 from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, ReadingEntries
+from workstealing.structures.stored import stored_number, unbelieved
 
 MOST_AT_ONCE = 1000
 """The most entries that a call reads."""
 A_SCRIPT = 200
 """The most entries that one script hands out, settles or lists, so that it is over soon."""
 _LONGEST_LEASE = 365 * 86400.0
+_MOST_ATTEMPTS = 1_000_000
 _LEAST_SECONDS = 0.001
 
 _FOUND, _NOTHING, _OTHER_BLOCK = range(3)
@@ -99,11 +101,11 @@ class GroupReading:
         self.start = checked_place(start, "start")
         self.acknowledged = bool(ack)
         self.lease = seconds_of(lease, "lease", 0.001, _LONGEST_LEASE)
-        self.max_attempts = checked_integer(max_attempts, "max_attempts", 1, 1_000_000)
+        self.max_attempts = checked_integer(max_attempts, "max_attempts", 1, _MOST_ATTEMPTS)
         self._kind = _PLAIN
         if self.acknowledged:
             self._kind = f"acknowledged:{round(self.lease * 1000)}:{self.max_attempts}"
-        self._fixed = (log.keys.meta, *self.keys.all, log.keys.waiting)
+        self._fixed = (log.keys.meta, *self.keys.all, log.keys.waiting, log.keys.news)
         # Where the next read is expected: a guess that only saves round trips.
         self._next = 0
 
@@ -360,6 +362,7 @@ class GroupReading:
                 if reply[0] != _OTHER_KIND:
                     continue
             if reply[0] == _OTHER_KIND:
+                stored_settings(self.keys.state, reply[1])
                 raise ConfigurationError(
                     f"the group {self.name!r} of the log {self.log.name!r} is"
                     f" {_kind_text(reply[1].decode())}, but was opened as {_kind_text(self._kind)}:"
@@ -371,6 +374,23 @@ class GroupReading:
             f"the group {self.name!r} of the log {self.log.name!r} is deleted as fast as it is"
             " made: stop the program that deletes it; nothing was changed"
         )
+
+
+def stored_settings(key: bytes, kind: bytes | None) -> tuple[int, int] | None:
+    """Return the lease in ms and the most attempts of a group, None of a plain one.
+
+    Arguments: key: of the group's state; kind: as that has it. Raises: LayoutError for nonsense.
+    """
+    if kind == _PLAIN.encode():
+        return None
+    word, *settings = (kind or b"").split(b":")
+    if word != b"acknowledged" or len(settings) != 2:
+        raise unbelieved(key, "kind", kind, "the kind of a group of a log")
+    lease, attempts = settings
+    return (
+        stored_number(key, "the lease in ms", lease, 1, int(_LONGEST_LEASE * 1000)),
+        stored_number(key, "the most attempts", attempts, 1, _MOST_ATTEMPTS),
+    )
 
 
 def checked_place(offset: object, what: str) -> str | int:

@@ -20,12 +20,14 @@ from workstealing.store.operations import (
 )
 from workstealing.structures.layout import as_text
 from workstealing.structures.log.appending import Appending
-from workstealing.structures.log.base import LOG_VERSION
+from workstealing.structures.log.base import LOG_VERSION, MOST_BLOCK
 from workstealing.structures.log.blocks import HEADER_BYTES, compress_codec, head_of
 from workstealing.structures.log.group import AsyncLogGroup, GroupDead, LogGroup
+from workstealing.structures.log.group_reading import stored_settings
 from workstealing.structures.log.iterating import checked_iteration, iterate, iterate_async
 from workstealing.structures.log.reading import LogRange, ReadingEntries
 from workstealing.structures.log.removing import Removing
+from workstealing.structures.stored import stored_number, wrong_type
 from workstealing.structures.structure import NOTE, OK, Check, DeadBox
 
 
@@ -42,7 +44,10 @@ class _LogOperations(Appending, ReadingEntries, Removing):
         Two round trips. Each group is opened by its own settings, so a look makes no group and
         changes none.
         """
-        fields = yield command("HKEYS", self.keys.meta, options=AS_BYTES)
+        try:
+            fields = yield command("HKEYS", self.keys.meta, options=AS_BYTES)
+        except ResponseError as error:
+            raise wrong_type(self.keys.base, error) from error
         names = sorted(each[6:] for each in fields if each.startswith(b"group:"))
         asked: list[Operation] = []
         for name in names:
@@ -51,13 +56,17 @@ class _LogOperations(Appending, ReadingEntries, Removing):
             asked.append(command("HLEN", keys.dead))
         if not asked:
             return ()
-        replies = yield asked
+        try:
+            replies = yield asked
+        except ResponseError as error:
+            raise wrong_type(self.keys.base, error) from error
         boxes = []
         for name, kind, size in zip(names, replies[::2], replies[1::2], strict=True):
-            _, *settings = (kind or b"").split(b":")
+            state = self.keys.group(name).state
+            settings = None if kind is None else stored_settings(state, kind)
             # A plain group sets nothing aside.
-            if len(settings) == 2:
-                boxes.append(GroupDead(self, name, int(settings[0]), int(settings[1]), size))
+            if settings is not None:
+                boxes.append(GroupDead(self, name, *settings, size))
         return boxes
 
     def check_steps(self) -> Steps[Sequence[Check]]:
@@ -82,7 +91,8 @@ class _LogOperations(Appending, ReadingEntries, Removing):
         if mark != LOG_VERSION.encode():
             # A script knows the rule of versions, and refuses what this release cannot read.
             yield self._stats_of(())
-        oldest = keys.block(int(kept))
+        size = stored_number(keys.meta, "block", block, 1, MOST_BLOCK)
+        oldest = keys.block(stored_number(keys.meta, "kept", kept))
         kind = yield command("TYPE", oldest, options=AS_BYTES)
         form = ""
         # redis-py decodes some replies always.
@@ -94,7 +104,7 @@ class _LogOperations(Appending, ReadingEntries, Removing):
                 compress_codec(codec)
             done = "sealed" if codec == "raw" else f"compressed by {codec}"
             form = f", the oldest of them {done}"
-        said = f"{named}: blocks of {int(block)} entries{form}, layout version {as_text(mark)}"
+        said = f"{named}: blocks of {size} entries{form}, layout version {as_text(mark)}"
         return (Check("", OK, said),)
 
 

@@ -34,6 +34,7 @@ from workstealing.structures.log.base import (
 )
 from workstealing.structures.log.blocks import SealedBlock, damaged, head_of, open_block
 from workstealing.structures.log.codecs import decode_all
+from workstealing.structures.stored import stored_number
 
 BYTES_A_SCRIPT = 1024 * 1024
 """The most bytes of entries that one script returns; a single entry or compressed block may have
@@ -194,8 +195,8 @@ class ReadingEntries(LogBase):
             mark = epoch = None
         # The blocks of one making are all of the size that is known.
         if mark == _MARK and epoch == known.epoch:
-            first = int(first)
-            tail = int(tail)
+            tail = stored_number(self.keys.meta, "next", tail)
+            first = stored_number(self.keys.meta, "first", first, 0, tail)
             if first <= offset and offset + count <= tail and known.next <= tail:
                 if tail != known.next:
                     self.note(next=tail)
@@ -237,7 +238,7 @@ class ReadingEntries(LogBase):
             kept = [self.cache.get(known.epoch, low + each) for each in range(number)]
             tail, first, lowest, block, epoch, where, kinds, *items = yield self.on_keys(
                 "read",
-                (self.keys.meta, *self.keys.blocks(low, number)),
+                (self.keys.meta, self.keys.news, *self.keys.blocks(low, number)),
                 *(position, some, known.block, low, BYTES_A_SCRIPT, known.epoch),
                 "".join("0" if each is None else "1" for each in kept),
             )
@@ -349,7 +350,7 @@ class ReadingEntries(LogBase):
 
     def _stats_of(self, blocks: tuple[bytes, ...]) -> Operation:
         keys = self.keys
-        return self.on_keys("stats", (keys.meta, keys.full, keys.raw, *blocks))
+        return self.on_keys("stats", (keys.meta, keys.news, keys.full, keys.raw, *blocks))
 
 
 def split(start: int, ends: bytes, data: bytes) -> list[bytes]:

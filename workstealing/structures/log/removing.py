@@ -13,7 +13,8 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import AS_BYTES, Steps, command, operation
-from workstealing.structures.log.base import Known, LogBase, checked_integer
+from workstealing.structures.log.base import MOST_BLOCK, Known, LogBase, checked_integer
+from workstealing.structures.stored import stored_number
 
 BLOCKS_A_SCRIPT = 100
 _TRIES = 100
@@ -88,9 +89,13 @@ class Removing(LogBase):
             if not meta:
                 self.note(next=0, kept=0, epoch=b"", groups=())
                 return False
-            tail, kept, block = (int(meta[name]) for name in (b"next", b"kept", b"block"))
+            tail, kept, block = self._sizes_in(meta)
+            blocks = -(-tail // block) - kept
+            if blocks > BLOCKS_A_SCRIPT:
+                # So many entries came since the eviction.
+                continue
             others = [keys.news, keys.full, keys.raw, keys.times, keys.waiting]
-            others += keys.blocks(kept, -(-tail // block) - kept)
+            others += keys.blocks(kept, blocks)
             for name in meta:
                 kind, _, rest = name.partition(b":")
                 if kind == b"group":
@@ -109,6 +114,13 @@ class Removing(LogBase):
             f"the log {self.name!r} grows faster than it can be deleted: stop its writers, and call"
             " delete() again; the entries that it had are evicted"
         )
+
+    def _sizes_in(self, meta: dict[bytes, Any]) -> tuple[int, int, int]:
+        """Return the end, the lowest block and the size of one, as meta says them."""
+        key = self.keys.meta
+        block = stored_number(key, "block", meta.get(b"block"), 1, MOST_BLOCK)
+        tail = stored_number(key, "next", meta.get(b"next"))
+        return tail, stored_number(key, "kept", meta.get(b"kept"), 0, tail // block), block
 
 
 def _checked_until(offset: Any) -> int:
