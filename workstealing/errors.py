@@ -58,6 +58,10 @@ class Skipped(WorkStealingError):
     """A job could not begin now, for instance without a warm connection; nothing was touched."""
 
 
+class TooManyRemovals(WorkStealingError):
+    """More would be removed by comparison than was allowed; nothing has been changed."""
+
+
 class SpentAttemptError(WorkStealingError, RuntimeError):
     """An attempt commits once, and this one was told to again; nothing has been sent."""
 

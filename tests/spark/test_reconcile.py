@@ -13,8 +13,9 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.postgres import PostgresServer
 from support.servers import RedisServer
 from support.sweep_jobs import client_of, tracked_set
-from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.errors import ConfigurationError, LayoutError, TooManyRemovals
 from workstealing.spark import reconcile
+from workstealing.spark.reconciling import Reconciled
 from workstealing.structures import TrackedSet
 from workstealing.structures.tracked_set.layout import TrackedSetNames, id_bytes
 from workstealing.structures.tracked_set.sources import SqlSource
@@ -88,7 +89,14 @@ def test_the_difference_goes_both_ways(spark: SparkSession, server: Any) -> None
     table = [f"both{i}" for i in range(600)] + [f"new{i}" for i in range(300)] + ODD_IDS
     # The table itself is the source here: its rows do not change.
     make = tracked_set(server, "t", lambda: _Listed(table))
-    done = reconcile(spark, make, rows_of(spark, [*table, *table[:50], None]), partitions=2)
+    rows = rows_of(spark, [*table, *table[:50], None])
+    looked = reconcile(spark, make, rows, partitions=2, dry_run=True)
+    assert (looked.tracked, looked.in_table) == (600 + 700 + len(odd), len(table))
+    assert (looked.removed, looked.added) == (700, 300 + len(ODD_IDS) - len(odd))
+    assert looked.dry_run
+    assert tracked.count() == 600 + 700 + len(odd)
+    done = reconcile(spark, make, rows, partitions=2, max_removed=700)
+    assert not done.dry_run
     assert done.tracked == 600 + 700 + len(odd)
     assert done.in_table == len(table)
     assert (done.removed, done.added) == (700, 300 + len(ODD_IDS) - len(odd))
@@ -113,13 +121,64 @@ def test_the_source_has_the_last_word(spark: SparkSession, redis7: RedisServer) 
     tracked = tracked_on(redis7)
     tracked.track(["stale"])
     # The table as Spark read it is behind: by now "stale" has work, and "new" has none.
-    done = reconcile(spark, tracked_set(redis7, "t", Always), rows_of(spark, []), partitions=1)
+    done = reconcile(
+        spark,
+        tracked_set(redis7, "t", Always),
+        rows_of(spark, []),
+        partitions=1,
+        max_removed=1.0,
+    )
     assert (done.removed, done.left_to_jobs) == (0, 1)
     done = reconcile(
         spark, tracked_set(redis7, "t", Never), rows_of(spark, ["stale", "new"]), partitions=1
     )
     assert (done.added, done.left_to_jobs) == (0, 1)
     assert tracked.are_tracked(["stale", "new"]) == [True, False]
+
+
+@pytest.mark.parametrize("has_source", [True, False], ids=["source", "generation"])
+def test_a_wrong_table_is_stopped_before_the_first_removal(
+    spark: SparkSession, redis7: RedisServer, has_source: bool
+) -> None:
+    make = tracked_set(redis7, "t", Never if has_source else None)
+    tracked = tracked_on(redis7)
+    tracked.track(range(1_000))
+
+    def compare(low: int, high: int, **options: Any) -> Reconciled:
+        table = spark.range(low, high).selectExpr("cast(id as string) as id")
+        found: Reconciled = reconcile(spark, make, table, partitions=2, **options)
+        return found
+
+    # The whole table is another one; half of the set is one too many; a number; none at all.
+    for low, high, options in [
+        (5_000, 6_000, {}),
+        (501, 1_000, {}),
+        (100, 1_000, {"max_removed": 99}),
+        (100, 1_000, {"max_removed": 0.0999}),
+        (1, 1_000, {"max_removed": 0}),
+    ]:
+        with pytest.raises(TooManyRemovals, match="so nothing was changed: see whether it is"):
+            compare(low, high, **options)
+        assert tracked.count() == 1_000
+        assert all(tracked.are_tracked(range(1_000)))
+    with pytest.raises(TooManyRemovals, match=r"lacks 1,000 of 1,000 .* and has 0 ids itself; .*"):
+        compare(0, 0)
+    looked = compare(5_000, 6_000, dry_run=True)
+    assert (looked.removed, looked.added, looked.left_to_jobs) == (1_000, 1_000, 0)
+    assert len(looked.removed_sample) == len(looked.added_sample) == 10
+    assert {int(each) for each in looked.removed_sample} <= set(range(1_000))
+    assert {int(each) for each in looked.added_sample} <= set(range(5_000, 6_000))
+    # What is allowed, is done: half of them, a number, all.
+    assert compare(500, 1_000).removed == 500
+    assert compare(600, 1_000, max_removed=100).removed == 100
+    assert compare(0, 0, max_removed=1.0).removed == 400
+    assert tracked.count() == 0
+
+
+@pytest.mark.parametrize("most", [-1, 1.5, -0.1, float("nan"), True, "half", None])
+def test_what_is_no_number_and_no_share_is_refused(spark: SparkSession, most: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_removed is"):
+        reconcile(spark, "support.sweep_jobs:no_job", spark.range(3), max_removed=most)
 
 
 def test_an_empty_set_is_filled_and_marked(spark: SparkSession, redis7: RedisServer) -> None:

@@ -370,6 +370,15 @@ class TestReading:
             assert sorted(found) == wanted, pattern
 
 
+OF_KINDS: dict[str, dict[str, DataType]] = {
+    "hash": {"f": TEXT},
+    "list": {"value": TEXT},
+    "set": {"member": TEXT},
+    "zset": {"member": TEXT, "score": NUMBER},
+    "stream": {"f": TEXT},
+}
+
+
 class TestWriting:
     def test_appending_keeps_and_overwriting_replaces(self, server: Server) -> None:
         client = server.client()
@@ -412,6 +421,24 @@ class TestWriting:
                 assert 0 < client.ttl("k") <= 1000
                 (row,) = read(server, kind, match="*")
                 assert "old" not in str(row)
+
+    @pytest.mark.parametrize("mode", ["append", "overwrite"])
+    def test_a_key_that_cannot_have_its_time_to_live_is_not_written(
+        self, start_redis: Any, mode: str
+    ) -> None:
+        server = start_redis(7)
+        client = server.client()
+        # As if the task died between both commands: what was written would stay for ever.
+        client.execute_command("ACL", "SETUSER", "default", "-pexpire")
+        for kind, columns in OF_KINDS.items():
+            batch: dict[str, list[Any]] = {name: ["1"] for name in columns} | {"key": [kind]}
+            if kind == "zset":
+                batch["score"] = [1.0]
+            with pytest.raises(ResponseError, match=f"the {kind} b'{kind}' was not written"):
+                write(
+                    server, kind, schema(key=TEXT, **columns), batch, writeMode=mode, ttlSeconds=9
+                )
+        assert server.size() == 0
 
     def test_a_key_without_a_value_left_goes(self, redis7: RedisServer) -> None:
         redis7.client().hset("k", "a", "1")

@@ -79,9 +79,13 @@ def test_large_sub_sets_are_read_by_pages(server: AnyServer) -> None:
     assert max(len(ids) for _, ids in pages) < 3_000
 
 
-def test_an_unused_tracked_set_has_no_rows_and_is_not_written(server: AnyServer) -> None:
-    assert rows_of(server) == []
+def test_an_absent_tracked_set_is_refused_and_not_taken_for_an_empty_one(server: AnyServer) -> None:
+    with pytest.raises(LayoutError, match="there is no tracked set 'ids' on this server: see"):
+        rows_of(server)
     assert server.client().dbsize() == 0
+    # As the sentence says.
+    TrackedSet(server.client(), "ids", sub_sets=4).track([])
+    assert rows_of(server) == []
 
 
 def test_another_number_of_sub_sets_is_refused(server: AnyServer) -> None:

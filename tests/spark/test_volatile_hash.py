@@ -305,11 +305,14 @@ def test_a_pattern_picks_the_hashes(place: Place) -> None:
     assert [each.key for each in place.read("a:*")] == [b"a:1", b"a:2"]
 
 
-def test_reading_an_unused_namespace_finds_nothing_and_writes_nothing(place: Place) -> None:
+def test_an_absent_namespace_is_refused_and_not_taken_for_an_empty_one(place: Place) -> None:
     reader = reader_of(place)
-    (partition,) = reader.partitions()
-    assert list(reader.read(partition)) == []
+    with pytest.raises(LayoutError, match=r"there is no namespace '.+' on this server: see"):
+        reader.partitions()
     assert place.server.client().dbsize() == 0
+    # As the sentence says.
+    place.hashes().open()
+    assert not any(list(reader.read(each)) for each in reader.partitions())
 
 
 def test_what_has_become_something_else_is_passed_over(place: Place) -> None:

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
@@ -36,7 +37,7 @@ from pyspark.sql.types import (
 )
 
 from workstealing.clock import Duration
-from workstealing.errors import Aborted, ConfigurationError, is_abort
+from workstealing.errors import Aborted, ConfigurationError, TooManyRemovals, is_abort
 from workstealing.jobs.settling import (
     Settled,
     require_layout,
@@ -50,6 +51,7 @@ from workstealing.spark.sessions import cores_of, named, optimized_plan, run_eac
 from workstealing.spark.stages import Refusal, checked_count, refusal_of
 from workstealing.store.budget import Budget
 from workstealing.structures.tracked_set import TrackedSet
+from workstealing.structures.tracked_set.layout import id_text
 from workstealing.structures.tracked_set.sub_sets import generations, scan
 
 if TYPE_CHECKING:
@@ -58,7 +60,12 @@ if TYPE_CHECKING:
 
 IDS_A_STEP = 500
 PATIENCE_SECONDS = 5.0
+MOST_REMOVED = 0.5
+"""The share of the tracked ids that a reconciliation removes without being told to."""
+ANY_SHARE = 1.0
+IDS_OF_A_SAMPLE = 10
 _COUNTS = ("tracked", "in_table", "added", "removed", "left", "failed")
+_SAMPLES = ("added_sample", "removed_sample")
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
 _log = logging.getLogger("workstealing.spark")
@@ -71,7 +78,9 @@ class Reconciled:
     Fields: tracked: how many ids the set had; in_table: how many ids the table had; added, removed:
     how many ids were changed; left_to_jobs: how many were found different and were not changed,
     because they had changed meanwhile or their step failed; failed: how many steps failed; error:
-    of one of them, "" for none.
+    of one of them, "" for none; added_sample, removed_sample: up to 10 ids that only the table had,
+    and that only the set had, as text; dry_run: nothing was changed, and added and removed are what
+    the comparison has found (a source, which has the last word, was not asked).
     """
 
     tracked: int
@@ -81,6 +90,9 @@ class Reconciled:
     left_to_jobs: int
     failed: int = 0
     error: str = ""
+    added_sample: tuple[str, ...] = ()
+    removed_sample: tuple[str, ...] = ()
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,8 @@ def reconcile(
     id_column: str | None = None,
     seconds: Duration = 30.0,
     partitions: int | None = None,
+    dry_run: bool = False,
+    max_removed: float = MOST_REMOVED,
 ) -> Reconciled:
     """Make a tracked set equal to a database table, but for what changes meanwhile.
 
@@ -109,9 +123,13 @@ def reconcile(
     Spark runs it (``spark.read.jdbc``), from the primary; id_column: its column of ids, needed if
     there are several: text, whole numbers or bytes; null is no id; seconds: how long a step of at
     most 500 ids may take, in seconds or a timedelta, its question included; partitions: how many
-    tasks, by default twice as many as cores.
+    tasks, by default twice as many as cores; dry_run: count the difference, and change nothing;
+    max_removed: the most ids that may be missing from the table, a whole number, or a share of the
+    tracked ids as a float. 1.0 allows every removal, and saves the reading of the set that counts
+    them first.
 
-    Returns: `Reconciled`. Raises: ConfigurationError and LayoutError before anything is changed,
+    Returns: `Reconciled`. Raises: TooManyRemovals, before anything is changed, if the table lacks
+    more ids than max_removed; ConfigurationError and LayoutError before anything is changed,
     also for a table that Spark holds already (a cache, local rows) while the tracked set has no
     source; ConnectionError if the first look cannot be made; those of Spark's. Steps that abort or
     fail are left to TrackQueued and UntrackDone, and counted. Safe beside the application, the jobs
@@ -123,6 +141,7 @@ def reconcile(
     if partitions is None:
         partitions = 2 * cores_of(spark)
     partitions = checked_count(partitions, "partitions")
+    max_removed = _checked_removed(max_removed)
     group = f"workstealing-reconcile-{recipe.token}"
     with named(spark, group, "workstealing reconcile: generations"):
         look: _FirstFindings = run_each(spark, [None], lambda _: _look(recipe))[0]
@@ -146,14 +165,49 @@ def reconcile(
         .sortWithinPartitions("sub_set")
     )
 
+    is_any_allowed = isinstance(max_removed, float) and max_removed >= ANY_SHARE
+    counts_first = dry_run or not is_any_allowed
+    if counts_first:
+        # The table is read once: what the brake has judged is what the steps go by.
+        by_sub_set = by_sub_set.persist()
+    try:
+        if counts_first:
+            with named(spark, group, "workstealing reconcile: difference"):
+                found = _done(by_sub_set, recipe, known, None)
+            if dry_run:
+                done = replace(found, dry_run=True)
+                _log.info("compared: %s", done)
+                return done
+            _brake(found, max_removed)
+        with named(spark, group, "workstealing reconcile: steps"):
+            done = _done(by_sub_set, recipe, known, seconds)
+    finally:
+        if counts_first:
+            by_sub_set.unpersist()
+    _log.log(logging.WARNING if done.failed else logging.INFO, "reconciled: %s", done)
+    return done
+
+
+def _done(
+    by_sub_set: DataFrame,
+    recipe: Recipe,
+    known: Mapping[int, bytes],
+    seconds: float | None,
+) -> Reconciled:
+    """Compare all sub-sets, in tasks, and apply the differences; seconds=None: only count them."""
+
     def apply(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _applied(recipe, known, seconds, batches)
 
-    steps = by_sub_set.mapInArrow(apply, f"{' long, '.join(_COUNTS)} long, error string")
-    with named(spark, group, "workstealing reconcile: steps"):
-        rows = steps.collect()
+    columns = [f"{name} long" for name in _COUNTS]
+    columns += [f"{name} array<binary>" for name in _SAMPLES]
+    rows = by_sub_set.mapInArrow(apply, ", ".join([*columns, "error string"])).collect()
     total = {name: sum(int(row[name]) for row in rows) for name in _COUNTS}
-    done = Reconciled(
+    samples = {
+        name: tuple(id_text(bytes(each)) for row in rows for each in row[name])[:IDS_OF_A_SAMPLE]
+        for name in _SAMPLES
+    }
+    return Reconciled(
         total["tracked"],
         total["in_table"],
         total["added"],
@@ -161,9 +215,32 @@ def reconcile(
         total["left"],
         total["failed"],
         next((str(row["error"]) for row in rows if row["error"]), ""),
+        **samples,
     )
-    _log.log(logging.WARNING if done.failed else logging.INFO, "reconciled: %s", done)
-    return done
+
+
+def _checked_removed(most: Any) -> float:
+    is_number = isinstance(most, int | float) and not isinstance(most, bool)
+    if is_number and most >= 0 and (isinstance(most, int) or most <= ANY_SHARE):
+        allowed: float = most
+        return allowed
+    raise ConfigurationError(
+        f"max_removed is {most!r}; expected a number of ids, 0 or more, or a share of the tracked"
+        " ids as a float, 0.0 to 1.0"
+    )
+
+
+def _brake(found: Reconciled, most: float) -> None:
+    """Refuse to remove more than was allowed. Raises: TooManyRemovals."""
+    allowed = most if isinstance(most, int) else most * found.tracked
+    if found.removed > allowed:
+        sample = ", ".join(map(repr, found.removed_sample[:3]))
+        raise TooManyRemovals(
+            f"the table lacks {found.removed:,} of {found.tracked:,} tracked ids, such as {sample},"
+            f" and has {found.in_table:,} ids itself; max_removed={most!r} allows {allowed:,.0f},"
+            " so nothing was changed: see whether it is the right table, and spells its ids as the"
+            " application does, or allow more"
+        )
 
 
 def _ids_of(table: DataFrame, id_column: str | None) -> DataFrame:
@@ -231,28 +308,43 @@ def _look(recipe: Recipe) -> _FirstFindings:
 def _applied(
     recipe: Recipe,
     known: Mapping[int, bytes],
-    seconds: float,
+    seconds: float | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Compare sub-sets and apply the differences, in steps of at most 500 ids; yield the counts."""
+    """Compare sub-sets and apply the differences, in steps of at most 500 ids; yield the counts.
+
+    Arguments: seconds: of a step; None: the differences are counted alone, as if all were applied.
+    """
     import pyarrow as pa
 
     from workstealing.spark.differences import difference, whole_sub_sets
 
+    kinds = {name: pa.int64() for name in _COUNTS}
+    kinds |= {name: pa.list_(pa.binary()) for name in _SAMPLES}
+    schema = pa.schema({**kinds, "error": pa.string()})
     tracked = recipe.made(TrackedSet)
     for table in whole_sub_sets(batches):
         found = difference(table, lambda numbers: scan(tracked.twin, tracked.names, numbers))
+        different = Settled(
+            sum(len(missing) for _, _, missing in found.steps),
+            sum(len(stale) for _, stale, _ in found.steps),
+        )
         done, errors = Settled(), []
-        for sub_set, stale, missing in found.steps:
+        for sub_set, stale, missing in found.steps if seconds is not None else ():
             for ids in _steps_of(stale, missing):
                 settled, error = _step(tracked, sub_set, known[sub_set], ids, seconds)
                 done = Settled(done.added + settled.added, done.removed + settled.removed)
                 errors += [error] if error else []
-        left = sum(len(stale) + len(missing) for _, stale, missing in found.steps)
-        left -= done.added + done.removed
+        if seconds is None:
+            done = different
+        left = different.added + different.removed - done.added - done.removed
         counts = (found.tracked, found.in_table, done.added, done.removed, left, len(errors))
-        row = {**dict(zip(_COUNTS, counts, strict=True)), "error": errors[0] if errors else ""}
-        yield pa.RecordBatch.from_pylist([row])
+        row: dict[str, Any] = dict(zip(_COUNTS, counts, strict=True))
+        for name, side in zip(_SAMPLES, (2, 1), strict=True):
+            ids_of_side = (each for step in found.steps for each in step[side])
+            row[name] = list(islice(ids_of_side, IDS_OF_A_SAMPLE))
+        row["error"] = errors[0] if errors else ""
+        yield pa.RecordBatch.from_pylist([row], schema)
 
 
 def _steps_of(

@@ -193,10 +193,13 @@ class PlainWrite:
             if made and ttl_ms is not None:
                 made.append((("PEXPIRE", key, ttl_ms), 0))
             if self._options.replaces:
-                made = [(("MULTI",), 0), (("UNLINK", key), 0), *made, (("EXEC",), 0)]
-                together = [command for command, _ in made]
-                self._add(key, together, sum(size for _, size in made))
-                return
+                made.insert(0, (("UNLINK", key), 0))
+            if made:
+                # One transaction: a task that dies in between would leave a key that never ends.
+                size = sum(size for _, size in made)
+                together = [("MULTI",), *(command for command, _ in made), ("EXEC",)]
+                self._add(key, together, size)
+            return
         for command, size in made:
             self._add(key, (command,), size)
 

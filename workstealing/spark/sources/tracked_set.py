@@ -139,16 +139,21 @@ class TrackedSetReader(Pushing, DataSourceReader):
         return {"id": Column(kind), "sub_set": Column(NUMBER, bounds=True)}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return runs of sub-sets; none for a tracked set without any use yet.
+        """Return runs of sub-sets.
 
-        At the driver, before any task. Raises: LayoutError for a foreign layout, and for another
-        number of sub-sets than the option says. One round trip.
+        At the driver, before any task. Raises: LayoutError for a tracked set that is not there, a
+        foreign layout, and another number of sub-sets than the option says. One round trip.
         """
         options = self._options
         names = options.tracked_names(options.sub_sets or 1)
         found = laid_out_sub_sets(options.twin(), names)
         if found is None:
-            return [SubSets((), 1)]
+            # Read as an empty table, a misspelled name would untrack everything elsewhere.
+            raise LayoutError(
+                f"format {FORMAT!r}: there is no tracked set {options.name!r} on this server: see"
+                " whether its name and the server are right; its first use, such as track([]),"
+                " lays it out"
+            )
         options.require_sub_sets(found)
         wanted = list(filter(self.wanted_of("sub_set").lets_pass, range(found)))
         ids = self.wanted_of("id").chosen()

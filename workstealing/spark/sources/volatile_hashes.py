@@ -190,14 +190,19 @@ class VolatileHashReader(Pushing, DataSourceReader):
         return {"key": Column(TEXT if is_text else BYTES, prefix=is_text)}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return runs of index shards, or shares of nodes; none for an unused namespace.
+        """Return runs of index shards, or shares of nodes.
 
-        At the driver, before any task. Raises: those of `HashScan.layout`. Some five round trips.
+        At the driver, before any task. Raises: LayoutError for a namespace that is not there; those
+        of `HashScan.layout`. Some five round trips.
         """
         scan = self._scan()
         layout = scan.layout()
         if layout is None:
-            return [IndexShards(())]
+            raise LayoutError(
+                f"format {FORMAT!r}: there is no namespace {self._options.namespace!r} on this"
+                " server: see whether its name and the server are right; its first use, such as"
+                " open(), lays it out"
+            )
         if layout.is_native:
             nodes = scan.nodes()
             shares = shares_of_a_node(self._options.partitions, len(nodes))
