@@ -58,6 +58,7 @@ from workstealing.testing import always
 
 url = sys.argv[1]
 client = redis.Redis.from_url(url)
+client.flushall()
 hashes = VolatileHashes(client, namespace="beside", backend="emulated")
 assert hashes.hset("item", mapping={"kept": 1, "short": 2}) == 2
 assert hashes.hpexpire("item", 20, "short") == [1]
@@ -69,9 +70,13 @@ while hashes.hget("item", "short") is not None:
 assert client.hlen("item") == 2, "the field was collected before a slice came"
 recruiter = always(seconds=10)
 recruiter.install(HashFieldExpiry(hashes), rate=1.0)
+outcomes = []
 while client.hlen("item") == 2:
-    assert recruiter.enlist() in (Outcome.WORKED, Outcome.IDLE), recruiter.stats()
-    assert time.monotonic() < deadline, "no slice collected the field"
+    # On a busy machine a reply may come too late for a slice: another one goes on.
+    outcomes.append(recruiter.enlist())
+    assert time.monotonic() < deadline, f"no slice collected the field: {recruiter.stats()}"
+    time.sleep(0.005)
+assert Outcome.WORKED in outcomes
 assert hashes.hgetall("item") == {b"kept": b"1"}
 client.flushall()
 """
