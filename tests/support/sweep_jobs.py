@@ -55,6 +55,26 @@ def field_expiry(server: Any, ahead_ms: int) -> Callable[[], Job]:
     return make
 
 
+SLICES = "slices"
+"""A counter of the slices of `endless`."""
+
+
+def endless(port: int) -> Callable[[], Job]:
+    """Return a factory of a job that always finds something, and counts its slices."""
+
+    def make() -> Job:
+        ours = client_of(port, is_cluster=False)
+
+        def find(_: Slice) -> int:
+            time.sleep(0.01)
+            ours.incr(SLICES)
+            return 1
+
+        return FunctionJob(find, name="endless")
+
+    return make
+
+
 ATTEMPTS = "attempts"
 """A set of the numbers of attempts, as `part:attempt`, that `straggling` has seen."""
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -183,7 +184,9 @@ def reconcile(
             done = _done(by_sub_set, recipe, known, seconds)
     finally:
         if counts_first:
-            by_sub_set.unpersist()
+            # A session that was stopped meanwhile holds nothing any more.
+            with suppress(Exception):
+                by_sub_set.unpersist()
     _log.log(logging.WARNING if done.failed else logging.INFO, "reconciled: %s", done)
     return done
 

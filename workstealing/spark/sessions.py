@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _LOCAL = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 # Enough rows for a row in each partition of any server.
 _ROWS = 100_000
+_CANCEL_SECONDS = 10.0
 _OPTIMIZED, _PHYSICAL = "== Optimized Logical Plan ==", "== Physical Plan =="
 
 
@@ -76,7 +78,7 @@ def run_each(spark: Any, items: Sequence[Any], do: Callable[[Any], Any]) -> list
 
 @contextmanager
 def named(spark: Any, group: str, description: str) -> Iterator[None]:
-    """Name the stages that this thread starts meanwhile.
+    """Name the stages that this thread starts meanwhile, and end them if it is interrupted.
 
     By a job group with a description. A session of Spark Connect has neither: there the group is a
     tag, for `spark.interruptTag`.
@@ -85,19 +87,45 @@ def named(spark: Any, group: str, description: str) -> Iterator[None]:
         is_new = group not in spark.getTags()
         spark.addTag(group)
         try:
-            yield
+            with _ending(lambda: spark.interruptTag(group)):
+                yield
         finally:
             if is_new:
                 spark.removeTag(group)
         return
     context = spark.sparkContext
     before = {name: context.getLocalProperty(name) for name in _LOCAL}
+    # Not with interruptOnCancel: Spark would end the task at once, and forget the Python worker,
+    # which would go on with its turn. Without it, Spark kills the worker after two seconds.
     context.setJobGroup(group, description)
     try:
-        yield
+        with _ending(lambda: context.cancelJobGroup(group)):
+            yield
     finally:
-        for name, value in before.items():
-            context.setLocalProperty(name, value)
+        # Of a context that was stopped meanwhile nothing is left to restore.
+        with suppress(Exception):
+            for name, value in before.items():
+                context.setLocalProperty(name, value)
+
+
+@contextmanager
+def _ending(cancel: Callable[[], Any]) -> Iterator[None]:
+    """Cancel what this thread waits for, if it stops to wait: by Ctrl-C, or an error."""
+    try:
+        yield
+    except BaseException:
+        # PySpark's own handler of Ctrl-C tries so, too, on this thread's connection to the JVM,
+        # which is waiting for the stage. Another thread has another connection.
+        other = threading.Thread(target=_quietly, args=(cancel,), name="workstealing cancel")
+        other.start()
+        other.join(_CANCEL_SECONDS)
+        raise
+
+
+def _quietly(cancel: Callable[[], Any]) -> None:
+    # The session may be at its end.
+    with suppress(Exception):
+        cancel()
 
 
 def optimized_plan(table: DataFrame) -> str:

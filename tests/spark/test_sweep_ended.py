@@ -1,0 +1,140 @@
+"""A sweep that nobody waits for any more ends: its tasks do not go on with their turns."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.exceptions import RedisError
+
+from support.patience import GUARD_SECONDS
+from support.processes import end, spawn
+from support.servers import RedisServer, wait_until
+from support.sweep_jobs import SLICES, endless
+from workstealing.spark import sweep
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TURN_SECONDS = 10 * GUARD_SECONDS
+# A slice takes some 10 ms, so this is silence.
+SILENT_SECONDS = 2.0
+
+
+def slices(client: Any) -> int:
+    return int(client.get(SLICES) or 0)
+
+
+def require_silence(client: Any) -> None:
+    """Fail unless the tasks come to rest, long before the end of their turns."""
+
+    def is_silent() -> bool:
+        before = slices(client)
+        time.sleep(SILENT_SECONDS)
+        return slices(client) == before
+
+    wait_until(is_silent, "the sweep's tasks to end", GUARD_SECONDS)
+
+
+def once_at_work(server: RedisServer, do: Callable[[], object]) -> threading.Thread:
+    """Do something when the sweep has begun, in a thread."""
+    client = server.client()
+
+    def wait() -> None:
+        with suppress(RedisError):
+            wait_until(lambda: slices(client) > 0, "the sweep to begin", GUARD_SECONDS)
+        do()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_ctrl_c_ends_the_stage_of_a_sweep(spark: SparkSession, redis7: RedisServer) -> None:
+    interrupting = once_at_work(redis7, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        sweep(spark, endless(redis7.port), partitions=2, turn_seconds=TURN_SECONDS)
+    interrupting.join()
+    require_silence(redis7.client())
+    # The session can be used, and has none of the sweep's names.
+    assert spark.range(7).count() == 7
+    assert not spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+
+
+def test_cancelling_the_job_group_ends_the_stage_of_a_sweep(
+    spark: SparkSession, redis7: RedisServer
+) -> None:
+    context = spark.sparkContext
+
+    def cancel() -> None:
+        tracker = context.statusTracker()
+        groups: set[str] = set()
+        for job in tracker.getActiveJobsIds():
+            found = context._jsc.sc().statusStore().job(job).jobGroup()
+            groups |= {found.get()} if found.isDefined() else set()
+        (group,) = (each for each in groups if each.startswith("workstealing-sweep-"))
+        context.cancelJobGroup(group)
+
+    cancelling = once_at_work(redis7, cancel)
+    with pytest.raises(Exception, match="cancelled"):
+        sweep(spark, endless(redis7.port), partitions=2, turn_seconds=TURN_SECONDS)
+    cancelling.join()
+    require_silence(redis7.client())
+
+
+STOPPED = """
+import sys
+import threading
+
+from support import spark_jvms
+from support.servers import wait_until
+from support.sweep_jobs import SLICES, client_of, endless
+from workstealing.spark import sweep
+
+port, seconds = int(sys.argv[1]), float(sys.argv[2])
+spark = spark_jvms.builder("local[2]").getOrCreate()
+client = client_of(port, is_cluster=False)
+
+
+def stop():
+    wait_until(lambda: client.get(SLICES), "the sweep to begin")
+    spark.stop()
+
+
+threading.Thread(target=stop).start()
+try:
+    sweep(spark, endless(port), partitions=2, turn_seconds=seconds)
+except Exception as error:
+    print("ended by", error, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_stopping_the_session_ends_the_stage_of_a_sweep(redis7: RedisServer) -> None:
+    tests = Path(__file__).resolve().parents[1]
+    process = spawn(
+        [sys.executable, "-c", STOPPED, str(redis7.port), str(TURN_SECONDS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tests), "PYSPARK_PYTHON": sys.executable},
+    )
+    try:
+        assert process.stdout is not None
+        said = next(line for line in process.stdout if line.startswith("ended by"))
+        assert "shut down" in said or "stopped" in said or "error" in said, said
+        # The driver itself lives on.
+        require_silence(redis7.client())
+        assert slices(redis7.client()) > 0
+    finally:
+        end(process)
