@@ -28,6 +28,7 @@ from typing import overload as _overload
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError, ResponseError
 
+from workstealing.store import uncached
 from workstealing.store.blocking import AsyncAsker, ask
 from workstealing.store.connection import as_layout_error, checked
 from workstealing.store.once import SentOnce, once_on_cluster, sending_once
@@ -234,8 +235,7 @@ def run(client: Any, operation: Operation) -> Any:
     if operation.once:
         return operation.read(_run_once(client, operation))
     if script is None:
-        reply = client.execute_command(*operation.args, **operation.options)
-        return operation.read(reply)
+        return operation.read(uncached.ask(client, operation.args, operation.options))
     keys, options = operation.keys, operation.options
     try:
         # As by_digest(), without making the command twice.
@@ -317,7 +317,7 @@ def drive(
             if isinstance(step, Operation):
                 reply = run(client, step)
             elif isinstance(step, tuple):
-                reply = client.execute_command(*step)
+                reply = uncached.ask(client, step, _NO_OPTIONS)
             elif isinstance(step, RoundTrip):
                 reply = step.send()
             elif isinstance(step, Sleep):

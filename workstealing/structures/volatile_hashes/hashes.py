@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store import uncached
 from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
 from workstealing.store.keys import SLOTS
@@ -253,7 +254,7 @@ class VolatileHashes(
             if backend == NATIVE and args[0] not in layout.missing and not self._is_old(layout):
                 if is_once(args):
                     return run(self.client, command(*args, options=options, once=True))
-                return self.client.execute_command(*args, **options)
+                return uncached.ask(self.client, args, options)
             if backend == EMULATED and not layout.registers_shards:
                 try:
                     return run(self.client, self.translator.translate(layout, args, options))
