@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
+import redis
 
 from support.delaying_relay import DelayingRelay
 from support.patience import GUARD_SECONDS
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer, sentinel_of
 from workstealing.cli.checks import extras
+from workstealing.cli.server_checks import _is_native as is_native
 from workstealing.cli.server_checks import field_expiry, memory
 from workstealing.store.twin import twin_of
 from workstealing.structures import Ick, VolatileHashes
@@ -128,8 +129,42 @@ def test_redis_62_does_not_hold_scripts_to_its_replicas(
     assert said.startswith("min-replicas-to-write does not bind the scripts of Redis 6.2.")
     newer = start_redis(7, min_replicas_to_write=1)
     assert "replicas" not in checks(command.json("doctor", "--url", newer.url))
-    with pytest.raises(ResponseError, match="NOREPLICAS"):
+    with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
         newer.client().eval("return redis.call('SET', KEYS[1], 1)", 1, "k")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_known"),
+    [
+        (redis.exceptions.NoPermissionError("this user has no permissions to run 'eval'"), True),
+        (redis.ResponseError("unknown command 'EVAL', with args beginning with: "), True),
+        (
+            redis.ResponseError("The user executing the script can't run this command or"),
+            True,
+        ),
+        (redis.ResponseError("BUSY Redis is busy running a script."), False),
+        (redis.ResponseError("MISCONF Redis is configured to save RDB snapshots"), False),
+        (redis.ConnectionError("nobody there"), False),
+    ],
+)
+def test_only_what_the_user_may_not_ask_means_not_native(
+    redis8: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Exception,
+    is_known: bool,
+) -> None:
+    hashes = VolatileHashes(redis8.client(), "new")
+    assert is_native(hashes)
+
+    def refuse(*_: object) -> None:
+        raise refusal
+
+    monkeypatch.setattr(hashes, "inspect", refuse)
+    if is_known:
+        assert not is_native(hashes)
+    else:
+        with pytest.raises(type(refusal)):
+            is_native(hashes)
 
 
 @pytest.mark.cluster

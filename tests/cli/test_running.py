@@ -419,6 +419,65 @@ def test_a_backlog_that_no_slice_finds_is_not_called_drained(
     assert (said["never"]["ended"], said["never"]["drained"]) == ("stuck", False)
 
 
+def test_a_backlog_that_nobody_could_ask_for_is_not_called_drained(
+    command: Any, app_module: MakeApp
+) -> None:
+    name = app_module(
+        """
+        from workstealing import Job, Recruiter
+        from workstealing.recruiting.job import Backlog
+
+        class Silent(Job):
+            limit = 5
+
+            def __init__(self, name, knows_after):
+                self.name, self.knows_after, self.asked = name, knows_after, 0
+
+            def perform(self, slice):
+                return 0
+
+            def backlog(self, seconds):
+                self.asked += 1
+                # The bar asks first.
+                if self.asked <= self.knows_after:
+                    raise ConnectionError("nobody there")
+                return Backlog(0, None, "items")
+
+        recruiter = Recruiter()
+        recruiter.install(Silent("late", 3), rate=0.1)
+        recruiter.install(Silent("never", 10**9), rate=0.1)
+        """
+    )
+    said = command.json("drain", "--app", name, status=1)["jobs"]
+    assert said["late"]["ended"] == "drained"
+    assert (said["never"]["ended"], said["never"]["drained"]) == ("backlog unknown", False)
+
+
+def test_no_job_works_while_nobody_knows_which_are_paused(
+    command: Any, app_module: MakeApp
+) -> None:
+    name = app_module(
+        """
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+        from workstealing import Recruiter
+        from workstealing.metrics.ledger import Ledger
+
+        recruiter = Recruiter()
+        recruiter.add_hook(Ledger(redis.Redis(port=1, retry=Retry(NoBackoff(), 0)), "shop"))
+        ran = []
+
+        @recruiter.job(rate=0.1)
+        def tidy(slice):
+            ran.append(1)
+            return 0
+        """
+    )
+    said = command.json("drain", "--app", name, status=1)["jobs"]["tidy"]
+    assert (said["ended"], said["slices"]) == ("not begun", 0)
+
+
 LEDGER = """
     from workstealing.metrics.ledger import Ledger
 

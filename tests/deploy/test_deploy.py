@@ -123,7 +123,7 @@ def test_promtool_sees_a_rule_that_never_fires(promtool: str, tmp_path: Path) ->
 
 def test_each_alert_is_tried_both_ways() -> None:
     tried: dict[str, set[bool]] = {rule["alert"]: set() for rule in rules()}
-    assert len(tried) == 11
+    assert len(tried) == 12
     for test in yaml.safe_load(RULES_TEST.read_text())["tests"]:
         for each in test["alert_rule_test"]:
             tried[each["alertname"]].add(bool(each["exp_alerts"]))

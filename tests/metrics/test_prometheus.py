@@ -464,4 +464,8 @@ def test_dead_items_are_asked_at_each_scrape(
     dead[0] = 5
     assert shown()("dead_items", structure="mails", kind="shuffle queue") == 5
     assert shown()("dead_items", structure="orders", kind="box of boxes") == 7
-    assert len(shown().samples) == 2
+    # A count that nobody knows has no sample, and its absence is told.
+    assert shown()("dead_items", structure="gone", kind="Ick") is None
+    assert shown()("dead_items_unknown", structure="gone", kind="Ick") == 1
+    assert shown()("dead_items_unknown", structure="mails", kind="shuffle queue") == 0
+    assert len(shown().samples) == 5

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app
+from workstealing.cli.clients import FAULTS, said
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
 from workstealing.cli.performing import (
     FAULTY,
@@ -28,6 +29,7 @@ SECONDS = 50.0
 IDLE_SLICES = 3
 MOST_FAULTS = 3
 MOST_DOUBTS = 20
+MOST_UNKNOWN = 3
 NOT_DRAINED = 1
 # An idle job with a backlog is asked again after pauses from the one length to the other. In all
 # they last for longer than any job here waits.
@@ -40,8 +42,9 @@ Perform slices of a job, or of all jobs in turn, until they find nothing more to
 safety net for hours without traffic, once a minute from cron: it ends by itself before the next.
 """
 EPILOG = """\
-exit status: 0 if everything was drained, 1 if something is left or failed, 2 for bad input, 130
-after Ctrl-C. A job that is paused for the whole fleet, or is a dry run, rests here. In a crontab:
+exit status: 0 if everything was drained, 1 if something is left or failed, or nobody knows, 2 for
+bad input, 130 after Ctrl-C. A job that is paused for the whole fleet, or is a dry run, rests here.
+While the ledger that would say so cannot be asked, no job works. In a crontab:
 * * * * * workstealing drain --app shop.tasks:recruiter --json
 """
 
@@ -105,12 +108,14 @@ class _Turn:
     """One job's place in the round.
 
     Fields: idle and faults: how many such slices came in a row; doubts: how often in a row idle
-    slices found nothing although something waits; ended: why the job takes no more turns.
+    slices found nothing although something waits; unknown: how often the backlog could not be
+    asked; ended: why the job takes no more turns.
     """
 
     idle: int = 0
     faults: int = 0
     doubts: int = 0
+    unknown: int = 0
     ended: str | None = None
 
 
@@ -135,13 +140,20 @@ class Drain:
 
     def work(self) -> None:
         """Perform slices until all jobs are drained or given up, or the time is over."""
-        for name in paused_by_the_fleet(self._recruiter) & set(self._turns):
+        try:
+            paused = paused_by_the_fleet(self._recruiter)
+        except FAULTS as error:
+            note(f"no job was begun, because the ledger does not say what is paused: {said(error)}")
+            for turn in self._turns.values():
+                turn.ended = "not begun"
+            return
+        for name in paused & set(self._turns):
             self._turns[name].ended = "paused"
         for name, turn in self._turns.items():
             if self._jobs[name].dry_run:
                 # It would find the same items for ever.
                 turn.ended = "a dry run"
-        sizes = [known_backlog(self._jobs[name]) for name in self._turns]
+        sizes = [self._size(name) for name in self._turns]
         total = sum(each for each in sizes if each is not None) if None not in sizes else None
         with progress_bar("drain", total or None) as show:
             while left := [name for name, turn in self._turns.items() if turn.ended is None]:
@@ -152,6 +164,13 @@ class Drain:
                     self._slice(name, seconds)
                     items = sum(self._heard.jobs[each].items for each in self._turns)
                     show(items, f"{name}: {items:,} items in all")
+
+    def _size(self, name: str) -> int | None:
+        """Return how many items wait, for the bar alone; None: it is not known."""
+        try:
+            return known_backlog(self._jobs[name])
+        except Exception:  # noqa: BLE001 - the slices will say it too
+            return None
 
     def _slice(self, name: str, seconds: float) -> None:
         turn = self._turns[name]
@@ -164,8 +183,16 @@ class Drain:
         if turn.idle >= self._options.idle:
             # Slices look at random places, on a cluster at one node each. If a job can count its
             # whole backlog, that count decides.
-            waits = known_backlog(self._jobs[name])
             turn.idle = 0
+            try:
+                waits = known_backlog(self._jobs[name])
+            except Exception as error:  # noqa: BLE001 - the user's own job may raise anything
+                turn.unknown += 1
+                if turn.unknown >= MOST_UNKNOWN:
+                    turn.ended = "backlog unknown"
+                    note(printable(f"the backlog of {name} could not be asked: {said(error)}"))
+                return
+            turn.unknown = 0
             if not waits:
                 turn.ended = "drained"
             elif turn.doubts >= MOST_DOUBTS:
@@ -207,9 +234,8 @@ class Drain:
 def paused_by_the_fleet(recruiter: Recruiter) -> set[str]:
     """Return the jobs that an administrator has paused everywhere, by the recruiter's ledger.
 
-    A ledger that does not answer has paused nothing. One round trip for each ledger.
+    Raises: errors of redis-py. One round trip for each ledger.
     """
-    from workstealing.cli.clients import FAULTS
     from workstealing.metrics.ledger import Ledger
     from workstealing.metrics.shared_settings import SharedSettings
 
@@ -218,20 +244,20 @@ def paused_by_the_fleet(recruiter: Recruiter) -> set[str]:
         if not isinstance(hook, Ledger):
             continue
         try:
-            settings = SharedSettings(hook.hashes.client, hook.name).settings()
-        except (ConfigurationError, *FAULTS):
+            shared = SharedSettings(hook.hashes.client, hook.name)
+        except ConfigurationError:
+            # On an asyncio client no process follows any settings.
             continue
+        settings = shared.settings()
         found |= {job for job, setting in settings.items() if setting.paused}
     return found
 
 
 def known_backlog(job: Job) -> int | None:
-    """Return how many items wait, or None if the job cannot say.
+    """Return how many items wait, or None for a job that never says.
 
     For a job that may not work everywhere at any time, only the items within its reach count.
+    Raises: whatever the job raises.
     """
-    try:
-        found = job.within_reach(seconds=1.0)
-    except Exception:  # noqa: BLE001 - the slices will say it too
-        return None
+    found = job.within_reach(seconds=1.0)
     return None if found is None else found.count

@@ -201,8 +201,10 @@ def _is_native(structure: Any) -> bool:
             return bool(layout.backend != EMULATED)
         steps = ask_server(structure.names.layout, NATIVE_COMMANDS)
         _, known = structure.inspect(steps, SECONDS)
-    except ResponseError:
-        # A question that the user may not ask is told as a refused command.
+    except ResponseError as error:
+        if not (_is_denial(error) or _is_closed(error) or "this command" in str(error)):
+            raise
+        # A question that the user may not ask, in a script too, is told as a refused command.
         return False
     return bool(known.issuperset(NATIVE_COMMANDS))
 

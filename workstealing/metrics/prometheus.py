@@ -164,7 +164,8 @@ class DeadItems(Collector):
     """Shows the number of dead items: `registry.register(DeadItems([queue]))`.
 
     Each scrape asks the structures by connections of their own, never in a caller's time: one round
-    trip or a few for each. A structure that does not answer has no sample.
+    trip or a few for each. A structure that does not answer has no sample, and 1 as its
+    `workstealing_dead_items_unknown`.
 
     Arguments: structures of this package, or `workstealing.dashboard.Watched` with a `dead_size`;
     the first 100 are asked.
@@ -178,17 +179,23 @@ class DeadItems(Collector):
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Describe the metric, so its registration asks no structure."""
         yield _dead_family()
+        yield _unknown_family()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Ask each structure."""
-        family = _dead_family()
+        family, unknown = _dead_family(), _unknown_family()
         for each in self._structures:
+            labels = [sendable(str(each.name)[:200]), sendable(str(each.kind))]
             try:
                 count = float(_dead_size(each))
-            except Exception:  # noqa: BLE001, S112 - a server that is away; its metric is, too
+            except Exception:  # noqa: BLE001 - a server that is away, or a user's own structure
+                # A series that only vanished would silence its alert.
+                unknown.add_metric(labels, 1.0)
                 continue
-            family.add_metric([sendable(str(each.name)[:200]), sendable(str(each.kind))], count)
+            family.add_metric(labels, count)
+            unknown.add_metric(labels, 0.0)
         yield family
+        yield unknown
 
 
 def _dead_size(structure: Any) -> int:
@@ -202,6 +209,14 @@ def _dead_family() -> GaugeMetricFamily:
     return GaugeMetricFamily(
         "workstealing_dead_items",
         "Items that failed too often and wait for a person.",
+        labels=("structure", "kind"),
+    )
+
+
+def _unknown_family() -> GaugeMetricFamily:
+    return GaugeMetricFamily(
+        "workstealing_dead_items_unknown",
+        "Whether the dead items could not be counted.",
         labels=("structure", "kind"),
     )
 

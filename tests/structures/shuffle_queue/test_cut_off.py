@@ -18,6 +18,7 @@ from support.servers import RedisServer
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import AsyncShuffleQueue, RedisStore, ShuffleQueue, TimeShardQueue
+from workstealing.structures.shuffle_queue.names import MESSAGES_A_SCRIPT
 
 pytestmark = pytest.mark.real
 
@@ -34,22 +35,48 @@ def reap(queue: Any, **options: Any) -> None:
         reaper.perform(Slice(25, 10.0))
 
 
-@pytest.mark.parametrize(("retries", "times"), [(0, 1), (3, 2)])
-def test_a_lost_reply_of_a_write_is_repeated_by_retries_only(
-    redis7: RedisServer, queue: Any, retries: int, times: int
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_lost_reply_of_a_write_leaves_one_message_whatever_the_clients_retries(
+    redis7: RedisServer, queue: Any, retries: int
 ) -> None:
     with FaultyServer(redis7.port) as between:
         client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
         writer = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
         writer.write("t", {"n": 0})
         between.fail(len(between.names()) + 1, "cut")
-        if retries:
-            assert writer.write("t", {"n": 1})
-        else:
-            with pytest.raises(redis.ConnectionError):
-                writer.write("t", {"n": 1})
+        with pytest.raises(redis.ConnectionError):
+            writer.write("t", {"n": 1})
     found = [each.fields[b"n"] for each in queue.read_many("g", "c", 10)]
-    assert sorted(found) == [b"0"] + [b"1"] * times
+    assert sorted(found) == [b"0", b"1"]
+
+
+class HostTimeout(Exception):
+    """A host's time-out that is an Exception."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "passes"),
+    [(redis.ConnectionError("cut"), False), (HostTimeout(), True), (MemoryError(), True)],
+)
+def test_a_fault_after_the_first_piece_keeps_what_was_delivered_but_no_hosts_time_out(
+    queue: Any, monkeypatch: pytest.MonkeyPatch, fault: Exception, passes: bool
+) -> None:
+    for n in range(MESSAGES_A_SCRIPT + 1):
+        queue.write("t", {"n": n})
+    looked, original = [], ShuffleQueue._look_once
+
+    def look(self: Any, *args: Any, **options: Any) -> Any:
+        looked.append(1)
+        if len(looked) == 2:
+            raise fault
+        return (yield from original(self, *args, **options))
+
+    monkeypatch.setattr(ShuffleQueue, "_look_once", look)
+    if passes:
+        with pytest.raises(type(fault)):
+            queue.read_many("g", "c", 1000)
+    else:
+        assert len(queue.read_many("g", "c", 1000)) == MESSAGES_A_SCRIPT
 
 
 @pytest.mark.parametrize("retries", [0, 3])

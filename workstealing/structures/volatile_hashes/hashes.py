@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store import uncached
@@ -189,8 +189,8 @@ class _Hashes(NamespaceStructure[ClientT]):
             return checks
         try:
             reply = yield Operation(None, (self.names.layout,), ("INFO",))
-        except ResponseError:
-            # The user may not send INFO; the check of the server reports that.
+        except NoPermissionError:
+            # The check of the server reports that.
             return checks
         info = dict(line.split(":", 1) for line in as_text(reply).splitlines() if ":" in line)
         if info.get("aof_enabled") != "1" or "valkey_version" in info:
