@@ -94,6 +94,7 @@ class _Hashes(NamespaceStructure[ClientT]):
             f"volatile_hashes/{each}"
             for each in (
                 *("mark_shard", "guarded", "migrate", "native_hgetdel", "native_hincrbyfxx"),
+                "native_hmovefield",
                 "take_back",
             )
         ),
