@@ -27,7 +27,7 @@ if reply.err then
   return reply
 end
 if not found then
-  redis.call('SET', mark, first_of(ARGV[1]))
+  redis.call('SET', mark, first_mark(ARGV[1]))
 end
 if ARGV[5] ~= '' then
   redis.call('RESTORE', deadlines, 0, ARGV[5], 'REPLACE')

@@ -1,5 +1,5 @@
 -- Acknowledges entries that a group of a log has handed out.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news.
 -- ARGV: group, kind, then pairs: offset, the delivery that must be the last one or ''.
 -- Returns { 0, how many were pending }; and as open_group() does.
 --@include group

@@ -1,5 +1,5 @@
 -- Sets entries of a group of a log aside that were handed out too often.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news.
 -- ARGV: group, kind, then of each: offset, its history as the caller has seen it, the entry.
 -- Returns { 0, how many were set aside: not those that were acknowledged or handed out since }; and as open_group() does.
 --@include clock

@@ -1,5 +1,5 @@
 -- Lists the entries that a group of a log has set aside, piece by piece, for a caller who sorts them.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting. ARGV: group, kind, the cursor to go on
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news. ARGV: group, kind, the cursor to go on
 -- from, '0' at first, how many at most, some tens more at times.
 -- Returns { 0, how many there are, next cursor or '0', offset, "<ms of the last delivery> <ms when set aside> <length of the
 -- history>:<history><entry>", ... }; and as open_group() does.

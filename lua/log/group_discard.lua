@@ -1,5 +1,5 @@
 -- Forgets entries that a group of a log has set aside, for good.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting. ARGV: group, kind, then the offsets.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news. ARGV: group, kind, then the offsets.
 -- Returns { 0, how many were dead }; and as open_group() does.
 --@include group
 local problem = open_group()

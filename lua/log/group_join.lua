@@ -1,5 +1,5 @@
 -- Makes a group of a log, and the log too where there is none.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news.
 -- ARGV: group, kind, where it starts (first, last or an offset, from the end if negative), entries a block of a new log.
 -- Returns { 0 }, or { -2, kind } if there is one of another kind.
 --@include clock

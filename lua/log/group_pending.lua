@@ -1,5 +1,5 @@
 -- Lists the entries that a group of a log has handed out and nobody has acknowledged, the oldest first.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news.
 -- ARGV: group, kind, how many at most, the last one that the caller has and when it was handed out, or '' twice.
 -- Returns { 0, server's time in ms, offset, when (ms) it was handed out, its history, ... }; and as open_group() does.
 --@include clock

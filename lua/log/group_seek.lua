@@ -1,5 +1,5 @@
 -- Moves a group of a log to another offset, back or forth.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news.
 -- ARGV: group, kind, first, last or an offset, from the end if negative.
 -- Returns { 0, the offset }; and as open_group() does.
 --@include clock

@@ -1,5 +1,5 @@
 -- Says how far a group of a log is.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting. ARGV: group, kind.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news. ARGV: group, kind.
 -- Returns { 0, offset, next offset of the log, its first one, lost, waiting, pending, dead }; and as open_group() does.
 --@include clock
 --@include group

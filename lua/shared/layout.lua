@@ -32,7 +32,7 @@ local function is_among(found, marks)
 end
 
 -- The mark, of those that the caller names, that an index shard without any is given: the first.
-local function first_of(marks)
+local function first_mark(marks)
   return string.match(marks, '^%S*')
 end
 
@@ -44,7 +44,7 @@ local function refuse_mark(key, found, expected, what)
     return refusal(found, key, 'does not hold ' .. what)
   end
   if found and not is_among(found, expected) then
-    return layout_error(key, 'says ' .. found .. ' where ' .. first_of(expected) .. ' was expected')
+    return layout_error(key, 'says ' .. found .. ' where ' .. first_mark(expected) .. ' was expected')
   end
 end
 

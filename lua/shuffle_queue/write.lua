@@ -13,6 +13,7 @@ local alive = redis.pcall('ZSCORE', due, ARGV[2])
 is_named = facts[4]
 if
   facts[1] ~= QUEUE_VERSION
+  or facts[2] ~= ARGV[5]
   or facts[3] ~= ARGV[4]
   or marked ~= ARGV[1]
   or type(alive) == 'table'
@@ -25,19 +26,15 @@ then
     return problem
   end
   joined_of(facts[3])
+  if facts[1] then
+    span_of(facts[2])
+  end
   if unbelieved then
     return unbelieved
   end
   local joined = facts[3] or '0'
   if joined ~= ARGV[4] then
     return with_groups({ joined })
-  end
-end
-if facts[1] and facts[2] ~= ARGV[5] then
-  --@include queue
-  span_of(facts[2])
-  if unbelieved then
-    return unbelieved
   end
 end
 local rings = 7 + ARGV[7]

@@ -136,7 +136,7 @@ local function refuse(schedules)
     end
   end
   if not found then
-    local reply = redis.pcall('SET', mark_key, first_of(ARGV[1]))
+    local reply = redis.pcall('SET', mark_key, first_mark(ARGV[1]))
     if reply.err then
       return reply
     end

@@ -15,7 +15,7 @@ local function mark_moving()
   -- A full server refuses some writes as a script's first, and allows them behind another write.
   redis.call('ZREM', KEYS[2], '')
   if not found then
-    redis.call('SET', KEYS[4], first_of(ARGV[1]))
+    redis.call('SET', KEYS[4], first_mark(ARGV[1]))
   elseif is_among(found, ARGV[3]) then
     redis.call('SET', KEYS[4], ARGV[2])
   end

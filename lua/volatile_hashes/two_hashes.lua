@@ -15,7 +15,7 @@ local function refuse_destination()
     or refuse_key('ZCARD', to_deadlines, 'the deadlines of a volatile hash')
     or refuse_key('ZCARD', to_due, 'a due index')
   if not problem and not found then
-    local reply = redis.pcall('SET', to_mark, first_of(ARGV[1]))
+    local reply = redis.pcall('SET', to_mark, first_mark(ARGV[1]))
     return reply.err and reply
   end
   return problem

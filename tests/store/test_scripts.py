@@ -211,7 +211,18 @@ def test_a_header_names_as_many_keys_as_the_script_takes(name: str) -> None:
 
 
 # Lua's own functions, as far as scripts use them.
-LUA = {"error", "ipairs", "next", "pairs", "pcall", "tonumber", "tostring", "type", "unpack"}
+LUA = {
+    "error",
+    "ipairs",
+    "next",
+    "pairs",
+    "pcall",
+    "select",
+    "tonumber",
+    "tostring",
+    "type",
+    "unpack",
+}
 
 
 def _strange(body: str) -> list[str]:

@@ -33,7 +33,7 @@ class SentOnce(str):
     _is_sent: bool
 
     def encode(self, *args: Any, **options: Any) -> bytes:
-        """Return the name as bytes, the first time."""
+        """Return the name as bytes. Raises: _ResentError the second time."""
         if getattr(self, "_is_sent", False):
             raise _ResentError(self)
         self._is_sent = True
@@ -42,7 +42,7 @@ class SentOnce(str):
 
 @contextmanager
 def sending_once() -> Iterator[None]:
-    """Make the client's second sending a redis.exceptions.ConnectionError."""
+    """Stop the client's second sending. Raises: redis.exceptions.ConnectionError then."""
     try:
         yield
     except _ResentError as error:
