@@ -73,7 +73,15 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "servers"
 
 
 def _options(kind: type[Any], port: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"host": "127.0.0.1", "port": port, **BUSY, **_BRIEFLY[kind], **options}
+    briefly = _BRIEFLY[kind]
+    if (
+        kind in (ClusterClient, AsyncClusterClient)
+        and int(redis.__version__.partition(".")[0]) < 8
+        and str(options.get("protocol")) != "3"
+    ):
+        # redis-py 7 refuses the option beside RESP 2, and asks for no notices there.
+        briefly = {name: briefly[name] for name in briefly if name != "maint_notifications_config"}
+    return {"host": "127.0.0.1", "port": port, **BUSY, **briefly, **options}
 
 
 class ServerMissingError(Exception):

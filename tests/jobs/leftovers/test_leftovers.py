@@ -53,8 +53,9 @@ def test_dead_members_go_and_nothing_else(any_server: AnyServer) -> None:
     assert to_the_end(job) == 800
     assert client.sismember("other", "gone")
     for number in range(40):
+        # A list by valkey-py.
         left = client.smembers(f"conj:{{t{number}}}")
-        assert left == {f"{{t{number}}}:{n}".encode() for n in range(0, 30, 3)}
+        assert set(left) == {f"{{t{number}}}:{n}".encode() for n in range(0, 30, 3)}
         assert all(client.exists(name) for name in left)
 
 
