@@ -40,6 +40,10 @@ PIECE = 200
 LENGTH_OF_AN_EMPTY_RESERVATION = 30
 _Decision = tuple[Any, Any, Any, Any]
 
+_DIGITS = 16
+"""No time in ms has more, and no number that Lua must read."""
+_MOST_ATTEMPTS = 1_000_000_000
+
 
 class IckReaper(DivisibleJob):
     """Returns stale reservations to the producer set; sets members aside that go stale repeatedly.
@@ -330,7 +334,7 @@ class _Reaper:
         count, times = found.attempts
         count, times = count + 1, [*times, look.now][-TIMES_KEPT:]
         if count > self._max_attempts:
-            history = history_of(found.score, count, times, found.dead)
+            history = history_of(self._names.dead, found.score, count, times, found.dead)
             return ("bury", found.member, found.score, history)
         value = " ".join(map(str, (count, *times)))
         return ("return", found.member, found.score, value)
@@ -340,12 +344,16 @@ def _seen_since(seen: bytes, score: bytes) -> int | None:
     """Return since when a reaper knows a member with this score to be reserved."""
     time, _, noted = seen.partition(b" ")
     # With another score it has been acknowledged and reserved again.
-    return int(time) if noted == score and time.isdigit() else None
+    return int(time) if noted == score and time.isdigit() and len(time) <= _DIGITS else None
 
 
 def _attempts(value: bytes) -> tuple[int, list[int]]:
+    """Return how often a member has gone stale, and when; what is no such note counts for nothing.
+
+    Then the member is returned once more often than it should be, and never dropped or buried.
+    """
     parts = value.split()
-    if not parts or not all(part.isdigit() for part in parts):
+    if not parts or not all(part.isdigit() and len(part) <= _DIGITS for part in parts):
         return 0, []
     count, *times = map(int, parts)
-    return count, times
+    return (count, times) if count <= _MOST_ATTEMPTS else (0, [])

@@ -20,6 +20,7 @@ from workstealing.store.keys import require_one_slot
 from workstealing.store.scripts import load
 from workstealing.store.twin import Node
 from workstealing.structures.layout import LAYOUT_SCRIPTS
+from workstealing.structures.stored import stored_number
 from workstealing.structures.time_shard_queue.redis_store import (
     SCRIPTS,
     RedisTimeShards,
@@ -186,7 +187,10 @@ class RedisSweeping:
         counted = {}
         for number, time_shard in enumerate(time_shards):
             ended, first, consumed = replies[3 * number : 3 * number + 3]
-            oldest = max(0.0, now - float(first[1])) / 1000 if first else 0.0
+            oldest = 0.0
+            if first:
+                key = self._names_of(time_shard).leased
+                oldest = max(0, now - stored_number(key, "the end of a lease", first[1])) / 1000
             counted[time_shard] = Unswept(ended, consumed, oldest)
         return counted
 
@@ -234,7 +238,8 @@ def _look_commands(names: TimeShardNames, window: int) -> list[Command]:
 
 
 def _observe(slice: Slice, look: _TimeShardPart) -> None:
-    oldest = (look.now - look.ended[0][1]) / 1000 if look.ended else 0.0
+    # The script says it if the end of a lease cannot be believed.
+    oldest = (look.now - max(0.0, look.ended[0][1])) / 1000 if look.ended else 0.0
     slice.observe(oldest_seconds=oldest, backlog=len(look.ended) + look.consumed_size)
 
 

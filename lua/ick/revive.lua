@@ -11,8 +11,10 @@ for _, member in ipairs(ARGV) do
   local history = redis.call('HGET', KEYS[4], member)
   if history then
     redis.call('HDEL', KEYS[4], member)
-    -- A member without a readable score waits first in line.
-    redis.call('ZADD', pset, 'LT', string.match(history, '^{"score": "([^"]+)"') or 0, member)
+    -- A member without a readable score waits first in line. NaN, which no server takes, is unlike itself.
+    local text = string.match(history, '^{"score": "([^"]+)"')
+    local score = tonumber(text or nil)
+    redis.call('ZADD', pset, 'LT', score and score == score and text or 0, member)
     revived = revived + 1
   end
 end

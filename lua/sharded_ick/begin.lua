@@ -23,6 +23,8 @@ local moving = KEYS[9]
 problem = refuse_key('HLEN', KEYS[8], 'the dead members of an Ick')
   or refuse_key('HLEN', KEYS[10], 'the dead members of an Ick')
   or refuse_key('ZCARD', moving, 'members that are being moved')
+  or refuse_key('STRLEN', KEYS[11], 'the generation of a resize')
+  or refuse_key('HLEN', KEYS[12], 'the attempts of an Ick')
 if problem then
   return problem
 end

@@ -7,6 +7,12 @@ local problem, lease = held_lease(KEYS[1], ARGV[1])
 if not lease then
   return problem or false
 end
+problem = refuse_key('ZCARD', KEYS[2], 'members that are being moved')
+  or refuse_key('HLEN', KEYS[3], 'dead members that are being moved')
+  or refuse_key('HLEN', KEYS[4], 'the attempts of an Ick')
+if problem then
+  return problem
+end
 extend_if_short(KEYS[1], lease, ARGV[2])
 local removed, last = 0, 3 + 2 * ARGV[3]
 for i = 4, last, 2 do

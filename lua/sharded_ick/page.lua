@@ -2,6 +2,11 @@
 -- KEYS: moving, moving dead, moving attempts. ARGV: how many at most. Returns { { member, score, attempts
 -- ('' for none), ... }, { dead member, history, ... } }, the dead ones once there are no others.
 --@include layout
+local problem = refuse_key('ZCARD', KEYS[1], 'members that are being moved')
+  or refuse_key('HLEN', KEYS[2], 'dead members that are being moved')
+if problem then
+  return problem
+end
 local list = redis.call('ZRANGE', KEYS[1], 0, ARGV[1] - 1, 'WITHSCORES')
 if #list == 0 then
   return { list, redis.call('HRANDFIELD', KEYS[2], ARGV[1], 'WITHVALUES') }

@@ -1,6 +1,11 @@
 -- Says whether all members of an ick shard have been moved.
 -- KEYS: moving, moving dead, begun. ARGV: the layout's generation. Returns 1 or 0.
-if redis.call('GET', KEYS[3]) ~= ARGV[1] then
+--@include layout
+local found = redis.pcall('GET', KEYS[3])
+if type(found) == 'table' then
+  return refusal(found, KEYS[3], 'does not hold the generation of a resize')
+end
+if found ~= ARGV[1] then
   return 0
 end
 return redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and 1 or 0

@@ -2,7 +2,12 @@
 -- KEYS: the layout. ARGV: the generation that the caller read, ick_shards, moving_from (0: nothing is
 -- being moved). Returns 1 if it was changed, else 0.
 --@include clock
-if redis.call('HGET', KEYS[1], 'generation') ~= ARGV[1] then
+--@include layout
+local found = redis.pcall('HGET', KEYS[1], 'generation')
+if type(found) == 'table' then
+  return refusal(found, KEYS[1], 'does not hold a layout')
+end
+if found ~= ARGV[1] then
   return 0
 end
 redis.call(

@@ -2,6 +2,7 @@
 -- The part that all scripts on an ick shard share: its mark, and its lease.
 --@include reservation
 --@include clock
+--@include stored
 
 -- Compares the mark of an ick shard, "version:generation:ick_shards", with
 -- the caller's. Returns an error reply, or nil and one of
@@ -51,10 +52,18 @@ local function read_lease(key)
   if found.err then
     return refusal(found, key, 'does not hold the lease of an ick shard')
   end
+  if found[1] and (string.find(found[1], '%D') or #found[1] < 16 or #found[1] > 20) then
+    disbelieve(key, 'token', found[1], 'a number of 16 digits')
+  end
+  local deadline = stored(key, 'deadline', found[2], 0, MOST_STORED, 0)
+  stored(key, 'taken', found[3], 0, MOST_STORED, 0)
+  if unbelieved then
+    return unbelieved
+  end
   return nil,
     {
       token = found[1] or '',
-      left = math.max(0, tonumber(found[2] or 0) - now()),
+      left = math.max(0, deadline - now()),
       taken = found[3] or '0',
       consumer = found[4] or '',
     }

@@ -13,9 +13,12 @@ local due, overdue = 0, 0
 for _, key in ipairs({ KEYS[2], KEYS[5] }) do
   due = due + redis.call('ZCOUNT', key, '-inf', instant)
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  if first[2] then
+  if first[2] and is_moment(key, first[2]) then
     overdue = math.max(overdue, time - first[2])
   end
+end
+if unbelieved then
+  return unbelieved
 end
 -- Until a release is applied, its message stands in `leased` too, or in `waiting` if it came late: so
 -- all that stand in one of the two are counted once, and their shares are right but for late releases.

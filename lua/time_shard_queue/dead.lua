@@ -12,11 +12,15 @@ local listed = redis.call('ZRANGE', KEYS[5], ARGV[3], ARGV[3] + ARGV[2] - 1, 'WI
 for i = 1, #listed, 2 do
   local id = listed[i]
   local message = redis.call('HGET', KEYS[2], id)
-  local takes, released, due, consumer = read_history(redis.call('HGET', KEYS[3], id))
+  local takes, released, due, consumer = read_history(redis.call('HGET', KEYS[3], id), KEYS[3])
+  is_moment(KEYS[5], listed[i + 1])
   if message and takes and redis.call('SISMEMBER', KEYS[4], id) == 0 then
     for _, part in ipairs({ id, listed[i + 1], message, due, takes - released, consumer }) do
       found[#found + 1] = part
     end
   end
+end
+if unbelieved then
+  return unbelieved
 end
 return { #listed / 2, found }

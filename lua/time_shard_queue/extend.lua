@@ -10,7 +10,10 @@ if problem then
   return problem
 end
 local id = ARGV[2]
-local takes, given_back, due, consumer, extended = read_history(redis.call('HGET', KEYS[3], id))
+local takes, given_back, due, consumer, extended = read_history(redis.call('HGET', KEYS[3], id), KEYS[3])
+if unbelieved then
+  return unbelieved
+end
 if takes ~= ARGV[3] or not redis.call('ZSCORE', KEYS[2], id) then
   return 0
 end

@@ -9,7 +9,10 @@ if problem then
   return problem
 end
 local id = ARGV[2]
-local takes, _, due = read_history(redis.call('HGET', KEYS[2], id))
+local takes, _, due = read_history(redis.call('HGET', KEYS[2], id), KEYS[2])
+if unbelieved then
+  return unbelieved
+end
 if not takes or (ARGV[3] ~= '' and ARGV[3] ~= takes) then
   return 0
 end

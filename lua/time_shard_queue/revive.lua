@@ -9,11 +9,11 @@ end
 local count = 0
 for i = 2, #ARGV do
   local id = ARGV[i]
-  local takes, _, due, consumer = read_history(redis.call('HGET', KEYS[3], id))
+  local takes, _, due, consumer = read_history(redis.call('HGET', KEYS[3], id), KEYS[3])
   if takes and redis.call('SISMEMBER', KEYS[4], id) == 0 and redis.call('ZREM', KEYS[5], id) == 1 then
     redis.call('HSET', KEYS[3], id, write_history(takes, takes, due, consumer))
     redis.call('ZADD', KEYS[2], due, id)
     count = count + 1
   end
 end
-return count
+return count == 0 and unbelieved or count

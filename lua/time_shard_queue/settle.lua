@@ -9,7 +9,7 @@ local KINDS = { 'zset', 'zset', 'hash', 'hash', 'set', 'zset', 'zset' }
 
 -- Removes every part of a message.
 local function clear(id)
-  local takes = read_history(redis.call('HGET', history, id))
+  local takes = read_history(redis.call('HGET', history, id), history)
   if takes then
     redis.call('ZREM', released, takes .. ' ' .. id)
   end
@@ -23,13 +23,16 @@ end
 
 -- Reads a release, an entry "takes id" of `released`. Returns the id, takes, how often the message was
 -- given back, and the consumer. Returns nil if the release is void: somebody else has leased the message
--- since, or it is consumed.
+-- since, or it is consumed. Returns false if the history cannot be believed.
 local function read_release(entry)
   local of, id = string.match(entry, '^(%d+) (.*)$')
   if not id or redis.call('SISMEMBER', consumed, id) == 1 then
     return nil
   end
-  local takes, given_back, _, consumer = read_history(redis.call('HGET', history, id))
+  local takes, given_back, _, consumer = read_history(redis.call('HGET', history, id), history)
+  if takes == false then
+    return false
+  end
   local is_there = redis.call('ZSCORE', leased, id) or redis.call('ZSCORE', waiting, id)
   if takes == of and is_there then
     return id, takes, given_back, consumer
@@ -40,6 +43,9 @@ end
 -- message waits. Returns whether anything beside the entry itself has changed.
 local function settle_release(entry, due)
   local id, takes, given_back, consumer = read_release(entry)
+  if id == false or not is_moment(released, due) then
+    return false
+  end
   redis.call('ZREM', released, entry)
   if not id then
     return false
@@ -53,11 +59,13 @@ end
 
 -- Decides the fate of a message whose lease has ended; changes nothing. Returns
 -- 'cleared', 'returned' with the due time and the entry of its release, 'extended' with the new end,
--- 'buried', or 'ended' with its due time; see settle_ended().
+-- 'buried', 'ended' with its due time, or 'unbelieved'; see settle_ended().
 local function fate_of(id, instant, most)
-  local takes, given_back, due, _, extended = read_history(redis.call('HGET', history, id))
-  if not takes or redis.call('SISMEMBER', consumed, id) == 1 then
+  local takes, given_back, due, _, extended = read_history(redis.call('HGET', history, id), history)
+  if takes == nil or redis.call('SISMEMBER', consumed, id) == 1 then
     return 'cleared'
+  elseif not takes then
+    return 'unbelieved'
   end
   local entry = takes .. ' ' .. id
   local later = redis.call('ZSCORE', released, entry)
@@ -75,6 +83,7 @@ end
 --   'returned'  it was released, and waits for its due time
 --   'extended'  its holder has asked for more time, and keeps it until then
 --   'buried'    it has been taken `most` times, without the released ones, and is set aside
+--   'unbelieved' nothing was changed, because the message's history cannot be believed
 --   'ended'     nothing was changed; the caller takes it anew or lets it wait; with its due time
 local function settle_ended(id, instant, most)
   local fate, due, entry = fate_of(id, instant, most)

@@ -15,7 +15,7 @@ local most, is_dry = tonumber(ARGV[2]), ARGV[3] == '1'
 local time = now()
 local instant = string.format('%.0f', time)
 -- An extended message stays with its holder, and counts as no work.
-local counts = { cleared = 0, returned = 0, buried = 0, extended = 0 }
+local counts = { cleared = 0, returned = 0, buried = 0, extended = 0, unbelieved = 0 }
 
 local function count(fate)
   counts[fate] = counts[fate] + 1
@@ -24,7 +24,12 @@ end
 local function sweep_release(entry)
   local due = redis.call('ZSCORE', released, entry)
   if due then
-    count(read_release(entry) and 'returned' or 'cleared')
+    local found = read_release(entry)
+    if found == false or not is_moment(released, due) then
+      count('unbelieved')
+      return
+    end
+    count(found and 'returned' or 'cleared')
     if not is_dry then
       settle_release(entry, due)
     end
@@ -52,7 +57,9 @@ for i = 4, #ARGV do
     sweep_release(name)
   else
     local ends = redis.call('ZSCORE', leased, name)
-    if ends and tonumber(ends) <= time then
+    if ends and not is_moment(leased, ends) then
+      count('unbelieved')
+    elseif ends and tonumber(ends) <= time then
       sweep_ended(name)
     elseif redis.call('SISMEMBER', consumed, name) == 1 then
       count('cleared')
@@ -61,5 +68,8 @@ for i = 4, #ARGV do
       end
     end
   end
+end
+if unbelieved and counts.returned + counts.buried + counts.cleared == 0 then
+  return unbelieved
 end
 return { counts.returned, counts.buried, counts.cleared }

@@ -23,7 +23,10 @@ local function lease(id, due)
     clear(id)
     return
   end
-  local takes, given_back = read_history(redis.call('HGET', history, id))
+  local takes, given_back = read_history(redis.call('HGET', history, id), history)
+  if takes == false then
+    return
+  end
   if takes then
     -- After the end of the lease its holder may still have said when the message is to come again.
     local entry = takes .. ' ' .. id
@@ -57,7 +60,7 @@ for i = 1, #ready, 2 do
   end
   if redis.call('SISMEMBER', consumed, ready[i]) == 1 then
     clear(ready[i])
-  else
+  elseif is_moment(waiting, ready[i + 1]) then
     lease(ready[i], ready[i + 1])
   end
 end
@@ -75,6 +78,10 @@ if taken < wanted and #ready < 2 * window then
     end
   end
   more = more or #ended == window
+end
+-- What can be believed is leased first; a person is told when nothing else is left.
+if taken == 0 and unbelieved then
+  return unbelieved
 end
 found[1] = taken < wanted and more and 1 or 0
 return found

@@ -4,6 +4,7 @@
 --   ARGV[1] the mark that the caller was written for
 --@include layout
 --@include clock
+--@include stored
 
 -- Refuses another layout and foreign keys before anything is written.
 -- kinds: the types that the keys behind the mark must have, if they exist. Returns an error reply, or
@@ -39,14 +40,25 @@ end
 
 -- The history of a message is a text: "takes released due extended consumer". takes and released: how
 -- often it was taken and released; extended: until when its last lease was extended, in ms, or 0.
--- read_history(text) returns takes, released, due, consumer and extended, as texts; nil if nobody has
--- taken the message.
-local function read_history(text)
+-- read_history(text, key) returns takes, released, due, consumer and extended, as texts; nil if nobody has
+-- taken the message. Of a text that cannot be believed it returns false, and sets `unbelieved`.
+local function read_history(text, key)
   if text then
     local takes, released, due, extended, consumer =
       string.match(text, '^(%d+) (%d+) (%d+) (%d+) (.*)$')
+    if not takes or math.max(#takes, #released, #due, #extended) > 16 or tonumber(released) > tonumber(takes) then
+      disbelieve(key, 'the history of a message', text, 'its takes, releases, due time, extension and consumer')
+      return false
+    end
     return takes, released, due, consumer, extended
   end
+end
+
+-- Whether a moment that a sorted set has in ms can be believed; sets `unbelieved` if not.
+local function is_moment(key, score)
+  local before = unbelieved
+  stored(key, 'a time in ms', score, 0, MOST_STORED)
+  return unbelieved == before
 end
 
 -- write_history() writes what read_history() reads. Without `extended` an extension ends.

@@ -392,7 +392,7 @@ def listing_dead(names: IckNames, n: int) -> Steps[Page[DeadMember]]:
     while True:
         piece = Operation(load("ick/dead"), names.buried, (MEMBERS_A_CHUNK, cursor))
         total, cursor, *flat = yield piece
-        for member in dead_members(flat):
+        for member in dead_members(names.dead, flat):
             found.setdefault(member.member, member)
         if n <= LOOKED_AT or len(found) >= n or int(cursor) == 0:
             return oldest(found.values(), n, _age, int(total))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
+from workstealing.structures.stored import MOST_STORED, unbelieved
 from workstealing.structures.users_names import beside
 
 MEMBERS_A_CHUNK = 1000
@@ -209,26 +210,52 @@ def _fits(score: Score) -> bool:
         return False
 
 
-def history_of(score: bytes, attempts: int, times: list[int], earlier: bytes) -> str:
+def history_of(key: bytes, score: bytes, attempts: int, times: list[int], earlier: bytes) -> str:
     """Return the history of a dead member, as JSON.
 
-    Arguments: score, as Redis writes it; attempts; times in ms since the epoch; earlier: the
-    history of a death before, or nothing. A script reads the score, which therefore comes first.
+    Arguments: key: of the dead; score, as Redis writes it; attempts; times in ms since the epoch;
+    earlier: the history of a death before, or nothing. Raises: LayoutError if that is none. A
+    script reads the score, which therefore comes first.
     """
     if earlier:
-        before = json.loads(earlier)
+        before = stored_history(key, earlier)
         score = min(score, before["score"].encode(), key=float)
         attempts += before["attempts"]
         times = [*before["times"], *times]
     return json.dumps({"score": score.decode(), "attempts": attempts, "times": times[-TIMES_KEPT:]})
 
 
-def dead_members(flat: list[Any]) -> list[DeadMember]:
-    """Return dead members, of a flat list of each and its history."""
+def stored_history(key: bytes, history: Any) -> dict[str, Any]:
+    """Return the history of a dead member: its score, a text, its attempts, and its times in ms.
+
+    Arguments: key: of the dead; history: as that has it. Raises: LayoutError for anything else.
+    """
+    try:
+        known = json.loads(history)
+        score, attempts, times = known["score"], known["attempts"], known["times"]
+        is_history = (
+            isinstance(score, str)
+            and not math.isnan(float(score))
+            and isinstance(times, list)
+            and len(times) <= TIMES_KEPT
+            and all(type(each) is int and 0 <= each <= MOST_STORED for each in (attempts, *times))
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        is_history = False
+    if not is_history:
+        raise unbelieved(key, "a dead member", history, "its score, attempts and times as JSON")
+    return {"score": score, "attempts": attempts, "times": times}
+
+
+def dead_members(key: bytes, flat: list[Any]) -> list[DeadMember]:
+    """Return dead members, of a flat list of each and its history.
+
+    Arguments: key: of the dead; flat. Raises: LayoutError for a history that is none.
+    """
     members = []
     # A hash's cursor may come by one member twice.
     for member, history in dict(zip(flat[::2], flat[1::2], strict=True)).items():
-        known = json.loads(history)
+        known = stored_history(key, history)
         times = tuple(time / 1000 for time in known["times"])
         members.append(DeadMember(member, float(known["score"]), known["attempts"], times))
     return members

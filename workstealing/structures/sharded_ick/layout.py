@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from binascii import crc32
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import Script, load
 from workstealing.structures.ick.members import IckNames
 from workstealing.structures.layout import Kind, Versioned, read_pairs
+from workstealing.structures.stored import stored_number, unbelieved
 
 KIND = Kind("sharded_ick", "a ShardedIck")
 MOST_ICK_SHARDS = 1024
+_GENERATION = re.compile(r"[0-9]{16,20}")
 
 
 def shard_of(member: bytes, ick_shards: int) -> int:
@@ -128,8 +131,9 @@ class Core:
         return Operation(load("sharded_ick/open"), (self.layout_key,), fields, self._read)
 
     def _read(self, reply: Any) -> ShardedLayout | None:
+        key = self.layout_key
         self._found = read_pairs(
-            KIND, self.layout_key, f"the ShardedIck at {self.text}", reply, _own
+            KIND, key, f"the ShardedIck at {self.text}", reply, lambda pairs: _own(key, pairs)
         )
         return self.layout
 
@@ -196,9 +200,13 @@ def _new_fields(ick_shards: int) -> tuple[str | int, ...]:
     return KIND.fields("ick_shards", ick_shards, "moving_from", 0)
 
 
-def _own(pairs: Mapping[str, str]) -> ShardedLayout:
-    numbers = [int(pairs[name]) for name in ("ick_shards", "moving_from", "version")]
-    layout = ShardedLayout(pairs["generation"], *numbers)
-    if not 1 <= layout.all_shards <= MOST_ICK_SHARDS:
-        raise ValueError(layout)
-    return layout
+def _own(key: bytes, pairs: Mapping[str, str]) -> ShardedLayout:
+    generation = pairs["generation"]
+    if not _GENERATION.fullmatch(generation):
+        raise unbelieved(key, "generation", generation, "a number of 16 digits")
+    return ShardedLayout(
+        generation,
+        stored_number(key, "ick_shards", pairs["ick_shards"], 1, MOST_ICK_SHARDS),
+        stored_number(key, "moving_from", pairs["moving_from"], 0, MOST_ICK_SHARDS),
+        stored_number(key, "version", pairs["version"]),
+    )

@@ -23,9 +23,14 @@ from workstealing.structures.layout import (
     read_pairs,
     require_policy,
 )
+from workstealing.structures.stored import stored_number
 from workstealing.structures.structure import inspect_steps
 from workstealing.structures.time_shard_queue.message import new_id
-from workstealing.structures.time_shard_queue.rotation import Rotation
+from workstealing.structures.time_shard_queue.rotation import (
+    FEWEST_TIME_SHARDS,
+    MOST_TIME_SHARDS,
+    Rotation,
+)
 from workstealing.structures.time_shard_queue.store import Buried, Due, Entry, Held, TimeShardCounts
 
 T = TypeVar("T")
@@ -86,7 +91,11 @@ def read_rotation(key: bytes, reply: Any, *, deleted: bool = False) -> Versioned
                 f"{called} is being deleted: if the call that began it was cut off, call delete()"
                 " once more"
             )
-        return Rotation(int(pairs["time_shards"]), int(pairs["period_ms"]))
+        shards = pairs["time_shards"]
+        return Rotation(
+            stored_number(key, "time_shards", shards, FEWEST_TIME_SHARDS, MOST_TIME_SHARDS),
+            stored_number(key, "period_ms", pairs["period_ms"], 1),
+        )
 
     return read_pairs(KIND, key, called, reply, own)
 
