@@ -1,0 +1,193 @@
+"""Nothing that stands under our own keys is believed before it is bounded.
+
+The slow test tries every kind of nonsense in every place of every key, and then every operation,
+job, backlog and slice. The quick ones are the cases that have hung, taken all memory, raised errors
+of Python or Lua, or been taken for granted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from support import nonsense
+from support.nonsense_states import STATES
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import RedisServer
+from workstealing.errors import LayoutError
+from workstealing.structures.stored import stored_number
+
+pytestmark = pytest.mark.real
+
+PARTS = {"shuffle_queue": 6, "log": 6, "ick": 1, "sharded_ick": 2, "moving_ick": 2}
+PARTS["time_shard_queue"] = 2
+META, BESIDE = "q/queue/{q}/meta", "q/queue/{q}/"
+LOG_META, LOG = "l/log/{l}/meta", "l/log/{l}/"
+
+NO_NUMBERS = (b"-5", b"", b"nan", b"1e308", b"x" * 50, b"0x10", b"999999999:1-1", b"\x93\x01")
+TOO_LARGE = (b"999999999999", b"4000000000")
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [(name, part) for name, parts in PARTS.items() for part in range(parts)]
+)
+@pytest.mark.slow
+def test_nonsense_anywhere_is_refused_or_does_no_harm(
+    redis7: RedisServer, name: str, part: int
+) -> None:
+    search, operations = search_of(redis7, name)
+    states = list(search.mutations())[part :: PARTS[name]]
+    assert len(states) > 100
+    assert search.failures(states, operations) == []
+
+
+def search_of(server: RedisServer, name: str) -> tuple[nonsense.Search, Any]:
+    client = server.client()
+    client.flushall()
+    make, operations = STATES[name]
+    make(client)
+    return nonsense.Search(client), operations(client)
+
+
+def test_the_search_finds_what_it_is_to_find(redis7: RedisServer) -> None:
+    """An operation that hangs, takes memory, or raises another error is told as a failure."""
+    client = redis7.client()
+    client.set("k", "1")
+    search = nonsense.Search(client)
+    (state,) = [each for each in search.mutations() if each.value == b"nan"]
+
+    found = search.failures(
+        [state],
+        {
+            "a number": lambda: int(client.get("k") or 0),
+            "memory": lambda: bytes(2 * nonsense.MEMORY_BYTES),
+            "commands": lambda: client.eval(
+                "for _ = 1, 30000 do redis.call('GET', KEYS[1]) end", 1, "k"
+            ),
+            "right": lambda: client.get("k"),
+        },
+    )
+    assert [line.split(": ")[1:3] for line in found] == [
+        ["a number", "ValueError"],
+        ["memory", "MemoryError"],
+        ["commands", "Unbounded"],
+    ]
+    with pytest.raises(nonsense.Unbounded), nonsense.bounded(seconds=0.05):
+        any(False for _ in itertools.repeat(None))
+
+
+def refused(
+    state: tuple[nonsense.Search, Any], change: Callable[[redis.Redis], object], *operations: str
+) -> str:
+    """Check that each operation refuses a changed state; return the last one's sentence."""
+    search, known = state
+    said = ""
+    for each in operations:
+        search.restore()
+        change(search.client)
+        with nonsense.bounded(), pytest.raises(LayoutError) as caught:
+            pytest.fail(f"{each}: {known[each]()!r}")
+        said = str(caught.value)
+        assert "user_script" not in said
+        assert said.endswith("; nothing was changed")
+    return said
+
+
+def put(key: str, field: str, value: bytes) -> Callable[[redis.Redis], object]:
+    return lambda client: client.hset(key, field, value)
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, *TOO_LARGE])
+def test_the_number_of_streams_is_bounded(redis7: RedisServer, value: bytes) -> None:
+    """A span of 4,000,000,000 took all memory, and hung the reaper in a web worker."""
+    state = search_of(redis7, "shuffle_queue")
+    operations = ("length", "stats", "delete", "read", "reaper.perform", "reaper.backlog")
+    said = refused(state, put(META, "span", value), *operations)
+    assert f"the key {META} says " in said
+    assert "as span where a whole number from 0 to 4096 was expected" in said
+    assert "restore the key from a backup" in said
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_other_facts_of_a_queue_are_numbers(redis7: RedisServer, value: bytes) -> None:
+    state = search_of(redis7, "shuffle_queue")
+    for field, operations in {
+        "joined": ("read of a new group", "delete"),
+        "groups": ("read of a new group", "ack"),
+        "cancelled": ("cancel", "stats"),
+        "group:g": ("prefer", "read_many"),
+    }.items():
+        if (field, value) != ("group:g", b""):
+            refused(state, put(META, field, value), *operations)
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, *TOO_LARGE])
+def test_a_place_is_a_streams_number_and_an_entry(redis7: RedisServer, value: bytes) -> None:
+    """A tracking id with the place 999999999:1-1 made `cancel` build a billion names."""
+    state = search_of(redis7, "shuffle_queue")
+    tracking = put(f"{BESIDE}tracking", "id1", value)
+    assert "tracking" in refused(state, tracking, "cancel")
+
+    def pending(client: redis.Redis) -> None:
+        client.zadd(f"{BESIDE}pending:g", {value: 1})
+
+    refused(state, pending, "reaper.backlog", "reaper.dry_run")
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, *TOO_LARGE])
+def test_the_facts_of_a_log_bound_each_other(redis7: RedisServer, value: bytes) -> None:
+    """Each of them hung an eviction, a deletion or a read, or was taken silently by an append."""
+    state = search_of(redis7, "log")
+    every = ("append", "read last", "length", "stats", "evict all", "delete", "trimmer.perform")
+    for field in ("next", "first", "kept"):
+        assert field in refused(state, put(LOG_META, field, value), *every)
+    others = (*every, "group.read", "compactor.perform")
+    refused(state, put(LOG_META, "block", value), *others)
+
+
+def test_an_end_beyond_the_news_is_refused_at_the_beginning_of_a_block(redis7: RedisServer) -> None:
+    """The length of no block contradicts it there."""
+    state = search_of(redis7, "log")
+    far = put(LOG_META, "next", b"4000000000000")
+    operations = ("append", "length", "evict all", "delete", "sparing.backlog", "group.seek")
+    said = refused(state, far, *operations)
+    assert "says 4000000000000 as next where a whole number from 65 to 65 was expected" in said
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, *TOO_LARGE])
+def test_a_message_whose_history_is_nonsense_is_not_thrown_away(
+    redis7: RedisServer, value: bytes
+) -> None:
+    client = redis7.client()
+    STATES["time_shard_queue"][0](client)
+    (key,) = client.scan_iter("*:history:*")
+    (leased,) = client.scan_iter("*:leased:*")
+    (messages,) = client.scan_iter("*:messages:*")
+    operations = STATES["time_shard_queue"][1](client)
+    (message, *_) = client.zrange(leased, 0, -1)
+    client.hset(key, message, value)
+    client.zadd(leased, {message: 1})
+    with pytest.raises(LayoutError, match="the history of a message"):
+        operations["sweeper.perform"]()
+    assert client.hexists(messages, message)
+    assert client.hget(key, message) == value
+
+
+@pytest.mark.parametrize("value", [7, "7", b"7", 7.0])
+def test_a_number_comes_in_any_form_of_a_client(value: object) -> None:
+    assert stored_number(b"k", "f", value, 0, 7) == 7
+    with pytest.raises(LayoutError, match=r"^the key k says '7' as f where a whole number from 0"):
+        stored_number(b"k", "f", value, 0, 6)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, b"", b"07", b"+7", b" 7", "\u0667", b"1_0", b"9" * 5000, b"inf", 0.5, float("nan")],
+)
+def test_what_redis_does_not_write_is_no_number(value: object) -> None:
+    with pytest.raises(LayoutError, match="where a whole number from 0 to 9007199254740991"):
+        stored_number(b"k", "f", value)
