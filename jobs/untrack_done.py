@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import random
 from collections.abc import Callable, Hashable
+from typing import Any
+
+from redis.exceptions import OutOfMemoryError
 
 from workstealing.clock import Duration, seconds_of
+from workstealing.errors import OutOfTime, Skipped
 from workstealing.jobs.settling import Settled, require_layout, settle
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
+from workstealing.store.keys import key_slot
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.drift import draw_tracked, sizes_of
 from workstealing.structures.tracked_set.layout import id_text
-from workstealing.structures.tracked_set.sets import checked_tracked
+from workstealing.structures.tracked_set.sets import checked_tracked, halted
 from workstealing.structures.tracked_set.sources.asking import blaming
 
 __all__ = ["UntrackDone"]
 
+_log = logging.getLogger("workstealing.jobs")
+
 SUB_SETS_LOOKED_AT = 32
 SAMPLE = 400
+HALT_AFTER = 500
+"""After so many ids in a row without work the job pauses itself: the table may be a wrong one."""
+HALTED = "halted"
 WITHOUT_WORK = "tracked ids without work"
 # The ids that slices of this process must have asked about before they project a backlog, and the
 # number at which earlier ones begin to count less.
@@ -35,6 +47,10 @@ class UntrackDone(Job):
     Arguments: tracked: the set, with a source; limit: the most ids of a slice; dry_run: count the
     ids without work, and change nothing; name: of the job, by default ``untrack_done.<key>``;
     random: returns a float in [0, 1).
+
+    After 500 ids in a row of which the source knew no work, the job pauses itself in all processes,
+    until `TrackedSet.resume`: its slices are SKIPPED, a warning is logged, the slice measures
+    "halted", and `workstealing status` says so.
 
     WATCH comes before the question, so an id that is tracked meanwhile is not removed: the slice is
     ABORTED. A slice takes three round trips (to find sub-sets with ids, to WATCH one and sample it,
@@ -62,6 +78,9 @@ class UntrackDone(Job):
         self.dependency: Hashable = tracked.twin.identity
         self._random = random
         self._asked = self._stale = 0.0
+        # The ids in a row without work, and whether the others know that it was too many.
+        self._in_a_row = 0
+        self._is_told = False
 
     def perform(self, slice: Slice) -> int:
         """Look at up to ``slice.limit`` ids of one sub-set.
@@ -69,20 +88,52 @@ class UntrackDone(Job):
         Once this process has asked about 50 ids, its slices tell a projected backlog.
 
         Returns: how many were untracked; on a dry run, how many would be. Raises: Aborted if
-        another writer came first; Skipped if the database cannot be asked now; OutOfTime;
-        LayoutError; connection faults.
+        another writer came first; Skipped if the database cannot be asked now, or while the job
+        has paused itself; OutOfTime; LayoutError; connection faults.
         """
         source = self.tracked.require_source()
         with blaming(source):
             getattr(source, "require_ready", lambda: None)()
         require_layout(self.tracked, Budget(slice.remaining()))
+        if not self.dry_run:
+            self._require_trust(slice)
         sub_set, tracked = self._choose(slice)
         if sub_set is None:
             return 0
         dry_run = bool(self.dry_run)
         done = settle(self.tracked, sub_set, slice, sample=slice.limit, dry_run=dry_run)
         self._project(done, tracked, slice)
+        if not dry_run and done.asked:
+            self._in_a_row = self._in_a_row + done.asked if done.removed == done.asked else 0
+            if self._in_a_row >= HALT_AFTER:
+                # If the time is up, or the memory full, the next slice tells, or fails.
+                with contextlib.suppress(OutOfTime, OutOfMemoryError):
+                    self._halt(slice)
         return done.removed
+
+    def _halt(self, slice: Slice) -> None:
+        """Tell all processes that the table may be the wrong one."""
+        brake = self.tracked.names.brake
+        command = ("SET", brake, self._in_a_row)
+        checked(self.tracked.twin.call_keys((brake,), [command], Budget(slice.remaining())))
+        self._is_told = True
+        slice.measure(HALTED, 1)
+        _log.warning("%s", halted(self.tracked.name))
+
+    def _require_trust(self, slice: Slice) -> None:
+        """Raise Skipped while the job has paused itself. One round trip then, else none."""
+        if self._in_a_row < HALT_AFTER:
+            return
+        if not self._is_told:
+            self._halt(slice)
+        else:
+            brake = self.tracked.names.brake
+            budget = Budget(slice.remaining())
+            (found,) = checked(self.tracked.twin.call_keys((brake,), [("GET", brake)], budget))
+            if found is None:
+                self._in_a_row, self._is_told = 0, False
+                return
+        raise Skipped(halted(self.tracked.name))
 
     def _project(self, done: Settled, tracked: float, slice: Slice) -> None:
         """Tell a backlog: the share of ids without work in the latest samples, of all ids."""
@@ -130,8 +181,14 @@ class UntrackDone(Job):
         # Any arc of the circle of sub-sets will do; neighbours lie on the same node.
         window = [(first + i) % names.sub_sets for i in range(SUB_SETS_LOOKED_AT)]
         window = [each for each in dict.fromkeys(window) if twin.node_of(names.slot(each)) == node]
-        commands = [("SCARD", names.keys(each)[0]) for each in window]
+        commands: list[tuple[Any, ...]] = [("SCARD", names.keys(each)[0]) for each in window]
+        if not self.dry_run and twin.node_of(key_slot(names.brake)) == node:
+            commands.append(("GET", names.brake))
         sizes = checked(twin.call(node, commands, Budget(slice.remaining())))
+        if len(sizes) > len(window) and sizes.pop() is not None:
+            # Another process has said so.
+            self._in_a_row, self._is_told = HALT_AFTER, True
+            raise Skipped(halted(self.tracked.name))
         total = sum(sizes)
         if not total:
             # As with other sizes, those that were looked at stand for all.

@@ -319,7 +319,9 @@ def structure_figures(watched: Watched, most_dead: int = MOST_LISTED) -> Structu
     dead: list[ListedItem] = []
     if watched.dead is not None and not troubles and (dead_size or watched.dead_size is None):
         dead = _answer(lambda: list_dead(watched, min(MOST_LISTED, most_dead)), [], what, troubles)
-    return StructureFigures(watched, size, due, dead_size, dead, troubles[0] if troubles else None)
+    halt = _answer(_checked(watched.halt, _text), None, what, troubles) if not troubles else None
+    trouble = troubles[0] if troubles else halt
+    return StructureFigures(watched, size, due, dead_size, dead, trouble)
 
 
 def _checked(
@@ -331,6 +333,10 @@ def _checked(
 
 def _count(value: Any) -> int | None:
     return None if value is None else int(value)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _due(value: Any) -> Backlog | None:

@@ -38,7 +38,8 @@ class Watched:
     Fields: name; kind: in a few words; size: returns how many items it holds; due: returns the
     `Backlog` of its job; dead: returns the parts that hold dead items, each a `SetsAside` after its
     name; dead_size: returns how many dead items there are; job: the name of the job that handles
-    the backlog. A field that cannot be told is None.
+    the backlog; halt: returns a sentence if a job has paused itself. A field that cannot be told is
+    None.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Watched:
     dead: Callable[[], Sequence[tuple[str, SetsAside]]] | None = None
     dead_size: Callable[[], int] | None = None
     job: str | None = None
+    halt: Callable[[], str | None] | None = None
 
     @property
     def id(self) -> str:
@@ -193,6 +195,10 @@ def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watc
                 boxes.append((name, PartDead(each, box, name)))
         return boxes
 
+    def halt() -> str | None:
+        said = (each.inspect(each.halt_steps()) for each in structures)
+        return next((each for each in said if each is not None), None)
+
     return Watched(
         f"{first.name}{more}",
         first.kind,
@@ -201,6 +207,9 @@ def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watc
         dead if has_dead else None,
         (lambda: sum(box.size for _, box in dead())) if has_dead else None,
         None if job is None else job.name,
+        halt
+        if any(type(each).halt_steps is not Structure.halt_steps for each in structures)
+        else None,
     )
 
 

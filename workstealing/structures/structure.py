@@ -110,6 +110,11 @@ class Structure:
         return None
         yield
 
+    def halt_steps(self) -> Steps[str | None]:
+        """Say in a sentence that a job on it has paused itself, and how it goes on; else None."""
+        return None
+        yield
+
     def dead_steps(self) -> Steps[Sequence[DeadBox]]:
         """Return the parts that now hold dead items."""
         return ()

@@ -11,12 +11,14 @@ import redis
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from support.table_source import TableSource
+from workstealing.dashboard.queries import structure_figures
+from workstealing.dashboard.watched import watch
 from workstealing.errors import Aborted, ConfigurationError, LayoutError, Skipped
 from workstealing.jobs import TrackQueued, UntrackDone
 from workstealing.recruiting import Outcome, Slice
 from workstealing.recruiting.job import Backlog
 from workstealing.structures import AsyncTrackedSet, TrackedSet
-from workstealing.testing import always
+from workstealing.testing import RecordingHooks, always
 
 pytestmark = pytest.mark.contract
 
@@ -77,6 +79,66 @@ def test_done_ids_are_untracked_and_others_stay(any_server: AnyServer) -> None:
             break
     assert (removed, tracked.count()) == (20, 20)
     assert ids(tracked, sorted(source.work)) == source.work
+
+
+class Figures(RecordingHooks):
+    """Hears of the figures of a job's own, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measured: list[str] = []
+
+    def on_measured(self, job: str, what: str, value: float) -> None:
+        self.measured.append(what)
+
+
+def test_the_job_pauses_itself_where_the_source_knows_none_of_500_ids(
+    any_server: AnyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = TableSource(["another"])
+    tracked = TrackedSet(any_server.client(), "queued", wrong, sub_sets=1)
+    tracked.track(range(1_000))
+    assert tracked.inspect(tracked.halt_steps()) is None
+    recruiter, figures = always(), Figures()
+    recruiter.add_hook(figures)
+    job = UntrackDone(tracked, limit=50)
+    recruiter.install(job, rate=1.0, seconds=5.0)
+    with caplog.at_level("WARNING", "workstealing.jobs"):
+        outcomes = [recruiter.enlist() for _ in range(12)]
+    assert outcomes == [Outcome.WORKED] * 10 + [Outcome.SKIPPED] * 2
+    assert tracked.count() == 500
+    assert figures.measured == ["halted"]
+    (said,) = (each.getMessage() for each in caplog.records)
+    assert said.startswith("UntrackDone of the tracked set 'queued' has paused itself, because")
+    assert said.endswith("then call resume() of the TrackedSet")
+    # So has every other process, in its next slice, and whoever asks is told.
+    other = UntrackDone(TrackedSet(any_server.client(), "queued", wrong, sub_sets=1), limit=50)
+    with pytest.raises(Skipped, match="has paused itself"):
+        other.perform(slice_of(1))
+    assert tracked.count() == 500
+    assert tracked.inspect(tracked.halt_steps()) == said
+    snapshot = structure_figures(watch(job))
+    assert snapshot.trouble == said
+    # A dry run removes nothing, and helps to see why.
+    left = tracked.count()
+    assert UntrackDone(tracked, dry_run=True).perform(slice_of(5)) == 5
+    # Until a person says that the table is right.
+    assert tracked.resume()
+    assert not tracked.resume()
+    assert structure_figures(watch(job)).trouble is None
+    assert recruiter.enlist() is Outcome.WORKED
+    assert other.perform(slice_of(5)) == 5
+    assert tracked.count() == left - 55
+
+
+def test_one_known_id_among_500_keeps_the_job_at_work(redis7: RedisServer) -> None:
+    work = [str(each) for each in range(30)]
+    tracked = TrackedSet(redis7.client(), "queued", TableSource(work), sub_sets=1)
+    tracked.track(range(1_200))
+    job = UntrackDone(tracked, limit=100)
+    for _ in range(200):
+        job.perform(slice_of(100))
+    assert tracked.count() == 30
 
 
 def test_an_id_that_is_tracked_again_meanwhile_is_not_removed(any_server: AnyServer) -> None:

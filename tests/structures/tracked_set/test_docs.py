@@ -54,6 +54,8 @@ def test_every_claimed_value_is_what_comes_back(redis7: RedisServer) -> None:
 def test_every_method_is_named() -> None:
     table = PAGE.split("| method |")[1].split("\n\n")[0]
     named = set(re.findall(r"`(\w+)\(", table))
-    public = {"is_tracked", "are_tracked", "track", "untrack", "count", "pipeline", "drift"}
+    public = {"is_tracked", "are_tracked", "track", "untrack", "count", "pipeline", "drift"} | {
+        "resume"
+    }
     assert named == public
     assert all(hasattr(TrackedSet, name) for name in public)

@@ -53,6 +53,8 @@ class TrackedSetNames:
         self.layout = b"ws:tracked:layout:" + self.key
         self.cursor = b"ws:tracked:cursor:" + self.key
         self._first_slot = key_slot(self.key)
+        # In the first sub-set's slot, so that a look at sub-sets can look at it, too.
+        self.brake = b"{" + SLOT_TAGS[self._first_slot] + b"}:ws:tracked:brake:" + self.key
         self._keys: dict[int, tuple[bytes, bytes]] = {}
 
     def slot(self, sub_set: int) -> int:

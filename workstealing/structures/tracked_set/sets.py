@@ -191,6 +191,22 @@ class _EitherTrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
         """
         return self.opening_steps()
 
+    @operation
+    def resume(self) -> Steps[bool]:
+        """Let `UntrackDone` go on after it has paused itself, in all processes.
+
+        Returns: whether it had. One round trip.
+        """
+        return self._resuming()
+
+    def _resuming(self) -> Steps[bool]:
+        return bool((yield command("DEL", self.names.brake)))
+
+    def halt_steps(self) -> Steps[str | None]:
+        """Say whether `UntrackDone` has paused itself. One round trip."""
+        found = yield command("GET", self.names.brake)
+        return None if found is None else halted(self.name)
+
     def require_source(self) -> Source:
         """Return the source, or raise a ConfigurationError if none was given."""
         if self.source is None:
@@ -303,6 +319,15 @@ class AsyncTrackedSetPipeline(_TrackedSetOperations, AsyncPipeline):
 
     def _opening(self) -> Steps[None]:
         return self._tracked.opening_steps()
+
+
+def halted(name: str) -> str:
+    """Return the sentence of an `UntrackDone` that has paused itself."""
+    return (
+        f"UntrackDone of the tracked set {name!r} has paused itself, because the source knew work"
+        " of none of the last ids: see whether it asks the right table, and spells ids as the"
+        " application does; then call resume() of the TrackedSet"
+    )
 
 
 def checked_tracked(tracked: object) -> TrackedSet | AsyncTrackedSet:
