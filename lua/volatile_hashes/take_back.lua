@@ -14,7 +14,6 @@ if redis.call('TYPE', hash).ok ~= 'hash' then
   return 0
 end
 local count, fields = 0, ARGV[4] == '1' and redis.call('HKEYS', hash) or arguments(5)
-local ends = redis.call('PEXPIRETIME', hash)
 in_runs(1, #fields, function(first, last)
   local times = redis.call('HPEXPIRETIME', hash, 'FIELDS', last - first + 1, unpack(fields, first, last))
   for i, at in ipairs(times) do
@@ -24,15 +23,11 @@ in_runs(1, #fields, function(first, last)
       local score = string.format('%.0f', at)
       redis.call('ZADD', due, 'LT', score, hash)
       redis.call('ZADD', deadlines, score, field)
-      -- HSET drops the server's deadline, as HPERSIST does. But a server that replays its AOF after that
-      -- deadline deletes the field where it was given, and there only HSET brings it back.
+      -- HSET drops the server's deadline, as HPERSIST does. But Redis 8 replays its AOF by the clock of the
+      -- replay: behind that deadline HPERSIST finds no field any more, and HSET writes it anew.
       redis.call('HSET', hash, field, value)
       count = count + 1
     end
   end
 end)
-if count > 0 and ends >= 0 then
-  -- In such a replay the hash may have gone with its last field, and its own time to live with it.
-  redis.call('PEXPIREAT', hash, ends)
-end
 return count

@@ -34,6 +34,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     wait passes one; only the bound of a single reply is raised, also from the second that a backlog
     allows. What a test sets by `set_timeout`, or gives as less than that, stays.
     """
+    be_patient(monkeypatch)
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do what the fixture `patient` does."""
     make = Budget.__init__
 
     def patiently(
