@@ -116,6 +116,37 @@ def work_off(job: FleetRebalance, most: int = 2_000) -> int:
     raise AssertionError("the job came to no end")
 
 
+def test_a_key_that_comes_back_is_not_taken_for_carried(servers: dict[str, RedisServer]) -> None:
+    """The marks of an earlier move made the new home refuse it, and the former copy was removed."""
+    fill(fleet(servers, OLD))
+    clients = {name: servers[name].client() for name in NEW}
+    there = fleet(servers, NEW, previous=OLD)
+    back = Fleet({name: clients[name] for name in OLD}, previous=clients)
+    # Nobody removes the marks between two moves.
+    for on in (there, back, there):
+        for structure in both(on):
+            work_off(FleetRebalance(structure))
+    check(fleet(servers, NEW), servers)
+
+
+@pytest.mark.parametrize("backend", ["migrating", "leaving", "returning"])
+def test_no_hash_is_carried_while_its_namespace_moves(
+    servers: dict[str, RedisServer], backend: str
+) -> None:
+    """Its new home may have been searched for fields to hand back already."""
+    fill(fleet(servers, OLD), 20)
+    on = fleet(servers, NEW, previous=OLD)
+    VolatileHashes(on, "h").hget("h:0", "f")
+    for name in NEW:
+        layout = {"structure": "volatile_hashes", "version": 1, "readable_from": 1}
+        layout |= {"writable_from": 1, "index_shards": 16, "backend": backend}
+        servers[name].client().hset("ws:h:layout", mapping=layout)
+    before = {name: contents(each) for name, each in servers.items()}
+    with pytest.raises(ConfigurationError, match="not during a migration"):
+        work_off(FleetRebalance(VolatileHashes(on, "h"), match="h:*"))
+    assert {name: contents(each) for name, each in servers.items()} == before
+
+
 def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisServer]) -> None:
     before = fleet(servers, OLD)
     fill(before)

@@ -60,7 +60,9 @@ def carry_in(structure: Any, name: bytes, layout: Layout, found: Any) -> Operati
 
 def drop(structure: Any, name: bytes, layout: Layout) -> Operation:
     """Return the operation that removes a carried key from its former home."""
-    return Operation(load("fleet/drop"), _beside(structure, name, layout), (structure.holds,))
+    name, *beside = _beside(structure, name, layout)
+    carried = structure.names.carried(layout.shard_of(key_slot(name)))
+    return Operation(load("fleet/drop"), (name, carried, *beside), (structure.holds,))
 
 
 def raise_fence(old: Any, new: Any, shard: int) -> Carrying:
@@ -78,7 +80,8 @@ def require_alike(structure: Any, old: Layout, new: Layout) -> None:
 
     Raises: ConfigurationError if they cannot.
     """
-    if old.is_migrating or (old.backend, old.index_shards) != (new.backend, new.index_shards):
+    # In any move: the walk that hands fields back may have passed a key's place at the new home.
+    if old.is_moving or (old.backend, old.index_shards) != (new.backend, new.index_shards):
         raise ConfigurationError(
             f"{structure.name!r} is {old.backend} with {old.index_shards} index shards, and its new"
             f" home is {new.backend} with {new.index_shards}: keys are carried between like servers"
