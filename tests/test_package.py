@@ -197,7 +197,6 @@ def test_nothing_imports_the_mapped_folders_by_their_own_names() -> None:
 # Exceptions that another module than errors.py may define, and why.
 ERRORS_ELSEWHERE = {
     "workstealing/integrations/django.py:SettingsError": "its second base is a class of Django's",
-    "workstealing/store/once.py:_ResentError": "it becomes a ConnectionError at once",
     "workstealing/testing/refuting.py:_Died": "it ends a simulated process, and nobody sees it",
 }
 

@@ -78,6 +78,10 @@ class Unanswered(OutOfTime):
     """The slice's time ended between a command and its reply: it may have been done or not."""
 
 
+class ResentError(WorkStealingError):
+    """A client was about to send a call again that is sent once; users see a ConnectionError."""
+
+
 class Moved(Aborted):
     """The cluster's slot lives on another node than the asked one, or is moving there.
 

@@ -581,6 +581,34 @@ class TestAvailableNow:
             Run(redis7.url, Checkpoint(), available_now=True).until(None)
         assert sharded.stats()["total_size"] == 100
 
+    def test_a_release_that_answers_nothing_is_no_end_either(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        left, reserve, release = ["late", "cut"], Leases.reserve, Leases.release
+
+        def late(leases: Leases, wanted: Any) -> Any:
+            if wanted and "late" in left:
+                left.remove("late")
+                for shard in range(3):
+                    redis7.client().hset(sharded.core.names(shard).lease, "deadline", 1)
+            return reserve(leases, wanted)
+
+        def cut(leases: Leases) -> Any:
+            found = release(leases)
+            if "cut" in left:
+                left.remove("cut")
+                raise redis.ConnectionError("cut")
+            return found
+
+        monkeypatch.setattr(Leases, "reserve", late)
+        monkeypatch.setattr(Leases, "release", cut)
+        run = Run(redis7.url, Checkpoint(), available_now=True)
+        run.until(None)
+        assert left == []
+        assert sorted(run.rows) == sorted(MEMBERS)
+
     def test_an_empty_one(self, redis7: RedisServer) -> None:
         run = Run(redis7.url, Checkpoint(), available_now=True, ick_shards=2)
         run.until(None)

@@ -13,11 +13,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError
 
-from workstealing.errors import WorkStealingError
-
-
-class _ResentError(WorkStealingError):
-    """The client was about to send a command again."""
+from workstealing.errors import ResentError
 
 
 class SentOnce(str):
@@ -33,19 +29,19 @@ class SentOnce(str):
     _is_sent: bool
 
     def encode(self, *args: Any, **options: Any) -> bytes:
-        """Return the name as bytes. Raises: _ResentError the second time."""
+        """Return the name as bytes, the first time. Raises: ResentError later on."""
         if getattr(self, "_is_sent", False):
-            raise _ResentError(self)
+            raise ResentError(str(self))
         self._is_sent = True
         return super().encode(*args, **options)
 
 
 @contextmanager
 def sending_once() -> Iterator[None]:
-    """Stop the client's second sending. Raises: redis.exceptions.ConnectionError then."""
+    """Stop the client before it sends again. Raises: redis.exceptions.ConnectionError then."""
     try:
         yield
-    except _ResentError as error:
+    except ResentError as error:
         raise ConnectionError(
             f"the connection failed before the reply to {error} was there: whether it was done is"
             " not known, so it was not sent again; look, or call again if twice does no harm"
