@@ -1,12 +1,15 @@
 -- Takes a lease: writes a new fencing token at a durable key, unless somebody holds it.
--- KEYS: key, due index, mark, fence. ARGV: mark, the lease's length in ms. The fence is the last token
--- of the index shard, a string. Returns the token, greater than every one before, or nil.
+-- KEYS: key, due index, mark, grant, withdrawn, fence. ARGV: mark, the lease's length in ms, the
+-- caller's nonce. The fence is the last token of the index shard, a string. Returns the token, greater
+-- than every one before, or nil. Asked again with the same nonce, the token that was granted to it.
 --@include keys
-local key, due, mark, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local at = now()
+--@include grant
+local key, due, mark, grant, withdrawn, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local at, nonce = now(), ARGV[3]
 local problem, kind, _, found = refuse(key, due, mark, at)
-if problem then
-  return problem
+local wrong, granted = token_of(grant, nonce)
+if problem or wrong then
+  return problem or wrong
 end
 local last = redis.pcall('GET', fence)
 if type(last) == 'table' then
@@ -16,9 +19,15 @@ if last and not string.match(last, '^%d+$') then
   return layout_error(fence, 'does not hold a fencing token')
 end
 if kind == 'string' then
-  return false
+  return granted and granted == redis.call('GET', key) and granted
 end
-problem = schedule(key, due, mark, found, at + ARGV[2])
+-- Given back before it was asked for: this call was under way for longer than its caller waited.
+local over, mistaken = live_value(withdrawn, due)
+if over or mistaken then
+  return mistaken or type(over) == 'table' and over
+end
+local deadline = at + ARGV[2]
+problem = schedule(key, due, mark, found, deadline, string.format('%.0f', deadline), grant)
 if problem then
   return problem
 end
@@ -26,5 +35,6 @@ end
 local before = last and is_greater(last, BELOW_ALL) and last or BELOW_ALL
 local token = next_token(before, server_time())
 redis.call('SET', fence, token)
+redis.call('SET', grant, token .. ' ' .. nonce)
 redis.call('SET', key, token)
 return token

@@ -89,15 +89,16 @@ local function refuse(key, due, mark, at)
 end
 
 -- Writes a key's deadline into the due index. The first write of a script that sets one, so that a
--- full server refuses it before anything is changed. Returns an error reply or nil.
-local function schedule(key, due, mark, found, deadline)
+-- full server refuses it before anything is changed. ...: more deadlines, as text, and their keys.
+-- Returns an error reply or nil.
+local function schedule(key, due, mark, found, deadline, ...)
   if not found then
     local reply = redis.pcall('SET', mark, ARGV[1])
     if reply.err then
       return reply
     end
   end
-  local reply = redis.pcall('ZADD', due, string.format('%.0f', deadline), key)
+  local reply = redis.pcall('ZADD', due, string.format('%.0f', deadline), key, ...)
   return type(reply) == 'table' and reply or nil
 end
 

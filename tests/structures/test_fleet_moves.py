@@ -441,6 +441,20 @@ def test_fencing_tokens_grow_although_the_new_home_s_clock_is_behind(
     assert later > token
 
 
+@pytest.mark.parametrize("by", ["its first use", "the job"])
+def test_a_lease_is_carried_with_its_nonce(servers: dict[str, RedisServer], by: str) -> None:
+    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
+    name = moving(after, "k")
+    token = DurableKeys(before, "k").acquire(name, 30, nonce="mine")
+    assert token
+    keys = DurableKeys(after, "k")
+    if by == "the job":
+        assert work_off(FleetRebalance(keys)) == 2
+    assert keys.acquire(name, 30, nonce="mine") == token
+    assert keys.release(name, nonce="mine") is True
+    assert keys.exists(name) == 0
+
+
 def test_what_cannot_be_carried_is_refused(servers: dict[str, RedisServer]) -> None:
     after = fleet(servers, NEW, previous=OLD)
     name = moving(after, "s")

@@ -1,18 +1,21 @@
 """Exceptions raised into running code where the interpreter might: by opcode, by signal, by thread.
 
+And tasks that are cancelled at an await of the test's choice.
+
 The interpreter looks for signals and asynchronous exceptions when a function begins, after a call
 and at the end of a loop's turn. Tracing can raise before any opcode at all; the few that lie
-between the end of a `with` block and the call of its `__exit__`, where no interpreter looks, are
-left out.
+between the end of a `with` block and the call of its `__exit__`, and those that return, where no
+interpreter looks, are left out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -31,12 +34,13 @@ class Interruption(Exception):
 
 
 def _never_interrupted(code: CodeType) -> set[int]:
-    """Return the offsets at which no interpreter raises: the ends of `with` blocks."""
+    """Return the offsets at which no interpreter raises: the ends of `with` blocks, returns."""
     left_out: set[int] = set()
     steps = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
     for at, step in enumerate(steps):
         # What hands an exception over to its handler is no place of its own.
-        if step.opname in ("PUSH_EXC_INFO", "WITH_EXCEPT_START"):
+        # A value that is being returned has left its `try` block, and is on its way to the caller.
+        if step.opname in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "RETURN_VALUE", "RETURN_CONST"):
             left_out.add(step.offset)
         nones = steps[at : at + 3]
         call = [each for each in steps[at + 3 : at + 5] if each.opname != "PRECALL"][:1]
@@ -201,3 +205,46 @@ def alarms(error: Callable[[], BaseException] = Interruption) -> Iterator[Callab
         is_on = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+async def cancelled_at(coroutine: Coroutine[Any, Any, Any], at: int) -> bool:
+    """Run a coroutine in a task of its own that is cancelled as it awaits for the nth time.
+
+    Arguments: at: from 1 on. Returns: whether there was such an await. Raises: what comes out of
+    the coroutine, but for the cancellation.
+    """
+    task = asyncio.ensure_future(_cancelling(coroutine, at))
+    await asyncio.wait({task})
+    if task.cancelled():
+        return True
+    return task.result()
+
+
+async def _cancelling(coroutine: Coroutine[Any, Any, Any], at: int) -> bool:
+    return await _Cancelling(coroutine, at)
+
+
+class _Cancelling:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], at: int) -> None:
+        self._coroutine, self._at = coroutine, at
+
+    def __await__(self) -> Generator[Any, Any, bool]:
+        steps = self._coroutine.__await__()
+        sent: Any = None
+        error: BaseException | None = None
+        count = 0
+        while True:
+            try:
+                awaited = steps.send(sent) if error is None else steps.throw(error)
+            except StopIteration:
+                return count >= self._at
+            count += 1
+            if count == self._at:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            sent = error = None
+            try:
+                sent = yield awaited
+            except BaseException as raised:  # noqa: BLE001 - it is thrown into the coroutine
+                error = raised

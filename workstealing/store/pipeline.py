@@ -16,13 +16,12 @@ from redis.exceptions import RedisError, ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.connection import as_layout_error
+from workstealing.store.grants import Asking, ask_for, ask_for_async
 from workstealing.store.operations import (
     Operation,
     Queued,
     RoundTrip,
     Steps,
-    drive,
-    drive_async,
     read_all,
     resumed,
 )
@@ -120,15 +119,15 @@ class Pipeline(Queued):
         """Forget what is queued."""
         self._queue = []
 
-    def _taken(self, raise_on_error: bool) -> Steps[list[Any]]:
+    def _taken(self, raise_on_error: bool) -> Asking[list[Any]]:
         """Return the steps that execute what is queued, and forget it here.
 
         Another `execute` at the same time sends nothing twice, and commands that are queued in the
-        meantime wait for the next one.
+        meantime wait for the next one. If it is interrupted, all queued grants are given back.
         """
         taken = copy(self)
         self.reset()
-        return taken._execution(raise_on_error)  # noqa: SLF001 - its own class
+        return Asking(taken._execution(raise_on_error), taken._giving_back)  # noqa: SLF001 - its own
 
     def _run(self, steps: Steps[Any]) -> Self:
         self._queue.append(steps)
@@ -137,6 +136,13 @@ class Pipeline(Queued):
     def _queue_plain(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Self:
         self._queue.append((method, args, options))
         return self
+
+    def _ask(self, asking: Asking[Any]) -> Self:
+        return self._run(asking.steps)
+
+    def _giving_back(self) -> Steps[None]:
+        """Give back the grants that were asked for in here; by default there are none."""
+        yield from ()
 
     def _opening(self) -> Steps[Any]:
         """Do what must be known before anything is queued; by default nothing."""
@@ -246,7 +252,7 @@ class BlockingPipeline(Pipeline):
         Arguments: raise_on_error: whether the first error is raised, or returned in its place. One
         round trip, and those of operations that need more than one by themselves.
         """
-        return drive(self._client, self._taken(raise_on_error))
+        return ask_for(self._client, self._taken(raise_on_error))
 
 
 class AsyncPipeline(Pipeline):
@@ -262,4 +268,4 @@ class AsyncPipeline(Pipeline):
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send everything queued, and return the results; see `BlockingPipeline.execute`."""
-        return await drive_async(self._client, self._taken(raise_on_error))
+        return await ask_for_async(self._client, self._taken(raise_on_error))

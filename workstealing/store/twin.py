@@ -274,7 +274,7 @@ class Twin:
         try:
             yield connection
         except Moved as error:
-            self._note_moved(node, error)
+            self.note_moved(node, error)
             raise
         except Exception as error:
             # The block may raise faults of other services, too, such as a database.
@@ -313,7 +313,7 @@ class Twin:
             replies = connection.call_each(commands, budget)
         moved = moved_of(replies)
         if moved is not None:
-            self._note_moved(node, moved)
+            self.note_moved(node, moved)
         return replies, moved
 
     def call_keys(
@@ -325,7 +325,7 @@ class Twin:
         """
         return self.call(self.node_of(require_one_slot(keys)), commands, budget)
 
-    def _note_moved(self, asked: Node, error: Moved) -> None:
+    def note_moved(self, asked: Node, error: Moved) -> None:
         """Remember where slots have moved, as long as the client's own map stays as it is."""
         if asked is None or not self.is_cluster:
             return
@@ -374,8 +374,12 @@ class Twin:
         else:
             connection.disconnect()
 
+    def made_for(self, node: Node) -> OneAttempt:
+        """Return a new connection to a node, which its user closes; not opened yet."""
+        return self._made(*self.settings_of(node))
+
     def _make(self, node: Node) -> OneAttempt:
-        connection = self._made(*self.settings_of(node))
+        connection = self.made_for(node)
         connection.trip = self._trips.setdefault(node, Trip())
         return connection
 

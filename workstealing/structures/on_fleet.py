@@ -106,12 +106,14 @@ class OnFleet:
             if raw not in self._settled:
                 yield old, new, partial(carry, old, new, raw)
                 self._settle(raw)
+            if not (leases and old.holds == "string"):
+                continue
+            grant = old.names.grant(raw)
+            if grant not in self._settled:
+                yield old, new, partial(carry, old, new, grant)
+                self._settle(grant)
             shard = key_slot(raw) % INDEX_SHARDS_OF_A_SERVER
-            if (
-                leases
-                and old.holds == "string"
-                and (old.name, new.name, shard) not in self._settled
-            ):
+            if (old.name, new.name, shard) not in self._settled:
                 yield old, new, partial(_raised, old, new, shard)
                 self._settle((old.name, new.name, shard))
 

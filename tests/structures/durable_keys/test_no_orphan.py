@@ -49,6 +49,7 @@ WRITERS: dict[str, Writer] = {
     "unlink": lambda keys, name: keys.unlink(name),
     "acquire": lambda keys, name: keys.acquire("{" + name + "}lease", 60),
     "lock": hold,
+    "a release by nonce": lambda keys, name: keys.release("{" + name + "}lease", nonce="n"),
     "pipeline of 4": pipeline_of_four,
     "pipeline of 4, no transaction": lambda keys, name: pipeline_of_four(
         keys, name, transaction=False

@@ -18,6 +18,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
+from workstealing.store.grants import Asking, asks, checked_nonce
 from workstealing.store.keys import SLOT_TAGS, key_slot, require_users_key, to_bytes
 from workstealing.store.operations import Operation, Steps, operation, same
 from workstealing.store.scripts import Script, load
@@ -53,6 +54,18 @@ class KeyNames(Names):
         """Return the key of the last fencing token of an index shard."""
         return b"{" + SLOT_TAGS[shard] + self._middle + b":fence"
 
+    def grant(self, key: bytes) -> bytes:
+        """Return the key beside a lease that holds its token and its holder's nonce."""
+        return self._beside(key) + b":grant:" + key
+
+    def withdrawn(self, key: bytes, nonce: bytes) -> bytes:
+        """Return the key that says of a nonce that it is to be granted nothing any more."""
+        return self._beside(key) + b":withdrawn:" + nonce + b":" + key
+
+    def _beside(self, key: bytes) -> bytes:
+        # In the very slot of the lease, so that on a fleet both have the same home.
+        return b"{" + SLOT_TAGS[key_slot(key)] + self._middle
+
 
 class _KeySurface:
     """The commands of durable keys that redis-py does not have.
@@ -77,36 +90,63 @@ class _KeySurface:
     if TYPE_CHECKING:
 
         def _run(self, steps: Steps[Any]) -> Any: ...
+        def _ask(self, asking: Asking[Any]) -> Any: ...
+        def withdrawal(self, name: Any, nonce: bytes) -> Steps[Any]: ...
 
     def _command(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
         raise NotImplementedError
 
-    @operation
-    def acquire(self, name: Any, lease: Duration) -> Steps[int | None]:
+    @asks
+    def acquire(
+        self, name: Any, lease: Duration, *, nonce: str | bytes | None = None
+    ) -> Asking[int | None]:
         """Take a lease on a name, which ends by itself.
 
         Arguments: name: a key like any other; lease: how long it holds, in seconds (fractions are
-        allowed) or a timedelta. Returns: the fencing token, an int greater than all earlier tokens
-        of this name, or None if the key exists. Raises: ConfigurationError for an unusable lease;
-        LayoutError; errors of redis-py. It never waits and never tries again. One round trip.
+        allowed) or a timedelta; nonce: a text of 1 to 64 bytes that nobody else uses, for this
+        grant alone; by default, a new one. Returns: the fencing token, an int greater than all
+        earlier tokens of this name, or None if the key exists. Asked again with the same nonce, it
+        returns the same token, as long as the lease holds. Raises: ConfigurationError for an
+        unusable lease or nonce; LayoutError; errors of redis-py. It never waits. One round trip.
 
         Give the token to the resource that the lease protects, and let the resource refuse a token
         smaller than one it has seen. A holder that stalls past its deadline does not know that it
         has lost the lease.
+
+        A call that is interrupted (cancelled, or by a signal handler's exception) or cut off gives
+        the lease back before it raises, if the server answers within the client's time-out. Nothing
+        is given back after a time-out of the client's own: `release` by the nonce does it.
         """
-        return self._command(("ACQUIRE", name, _milliseconds(lease)), {})
+        return self.asking(name, lease, checked_nonce(nonce))
+
+    def asking(self, name: Any, lease: Duration, nonce: bytes) -> Asking[int | None]:
+        """Return what asks for a lease; for the package itself. Arguments: as of `acquire`."""
+        # A pipeline gives back by itself all that it has asked for.
+        return Asking(
+            self._command(("ACQUIRE", name, _milliseconds(lease), nonce), {}),
+            lambda: self.withdrawal(name, nonce),
+        )
 
     @operation
-    def release(self, name: Any, token: int) -> Steps[bool]:
+    def release(
+        self, name: Any, token: int | None = None, *, nonce: str | bytes | None = None
+    ) -> Steps[bool]:
         """Give a lease back before it ends.
 
-        Arguments: name; token: the holder's, as `acquire` returned it. Returns: True; False if the
-        token does not hold the lease (any more), and nothing is changed. Raises: ConfigurationError
-        for an unusable token; LayoutError; errors of redis-py. One round trip.
+        Arguments: name; token: the holder's, as `acquire` returned it; or nonce: the one that
+        `acquire` was given, where nobody knows the token. Returns: True; False if the token, or the
+        nonce, does not hold the lease (any more), and the lease is not changed. After a release by
+        nonce, this nonce is granted nothing for a minute: its `acquire` may still be under way.
+        Raises: ConfigurationError for an unusable token or nonce; LayoutError; errors of redis-py.
+        One round trip.
 
         The value of a lease is its token, of 16 digits (17 from the year 2286 on). A number of as
         many digits that you `set` can be released like a lease; no other value can.
         """
+        if token is None and nonce is not None:
+            return self._command(("WITHDRAW", name, checked_nonce(nonce)), {})
+        if nonce is not None:
+            raise ConfigurationError("a token and a nonce were given: give one of the two")
         return self._command(("RELEASE", name, _checked_token(token)), {})
 
     @operation
@@ -187,7 +227,7 @@ def _milliseconds(lease: Duration) -> int:
     return int(seconds_of(lease, "lease", 0.001, _LONGEST_MS / 1000) * 1000)
 
 
-def _checked_token(token: int) -> int:
+def _checked_token(token: int | None) -> int:
     if isinstance(token, bool) or not isinstance(token, int):
         raise ConfigurationError(
             f"the token {token!r} is no int: give the int that acquire returned"
@@ -237,10 +277,11 @@ _EXPIRES: dict[str, tuple[int, int]] = {
 # The most keys that one script touches, so that it does not hold the server for long.
 KEYS_A_PIECE = 500
 # The least number of arguments, with the command's name; every other command needs two.
-_LEAST = {"SET": 3, **dict.fromkeys(_EXPIRES, 3)}
+_LEAST = {"SET": 3, "ACQUIRE": 4, "WITHDRAW": 3, **dict.fromkeys(_EXPIRES, 3)}
 _NAMES_SEVERAL = frozenset({"MGET", "EXISTS", "DEL", "UNLINK"})
 _WRITES = frozenset(
     {"SET", "GETEX", "GETDEL", "DEL", "UNLINK", "PERSIST", "ACQUIRE", "RELEASE", "EXTEND"}
+    | {"WITHDRAW"}
     | _EXPIRES.keys()
 )
 
@@ -323,14 +364,17 @@ class KeyTranslator:
         if word in ("GETEX", "GETDEL"):
             once = word == "GETDEL"
             return self._writing(word.lower(), layout, args[1], args[2:], same, once=once)
-        if word in ("PERSIST", "RELEASE", "EXTEND"):
-            return self._writing(word.lower(), layout, args[1], args[2:], bool)
-        if word == "ACQUIRE":
-            name = to_bytes(args[1])
-            fence = self._names.fence(layout.shard_of(key_slot(name)))
-            keys = (*self._names.for_writing(name, layout), fence)
-            values = (layout.mark, *args[2:])
-            return Pieces((Operation(self.script("acquire"), keys, values, _optional_int),))
+        if word == "PERSIST":
+            return self._writing("persist", layout, args[1], args[2:], bool)
+        if word in ("RELEASE", "EXTEND"):
+            return self._on_lease(word.lower(), layout, args[1], (), args[2:], bool)
+        if word in ("ACQUIRE", "WITHDRAW"):
+            name, nonce = to_bytes(args[1]), args[-1]
+            withdrawn = self._names.withdrawn(name, nonce)
+            if word == "WITHDRAW":
+                return self._on_lease("withdraw", layout, name, (withdrawn,), (nonce,), bool)
+            beside = (withdrawn, self._names.fence(layout.shard_of(key_slot(name))))
+            return self._on_lease("acquire", layout, name, beside, args[2:], _optional_int)
         raise ResponseError(f"durable keys do not have the command {word}")
 
     def _reading(self, script: str, layout: Layout, name: Any, read: Reader = same) -> Pieces:
@@ -350,6 +394,19 @@ class KeyTranslator:
         keys = self._names.for_writing(to_bytes(name), layout)
         args = (layout.mark, *values)
         return Pieces((Operation(self.script(script), keys, args, read, once=once),))
+
+    def _on_lease(  # noqa: PLR0917 - as `_writing`, and the keys beside
+        self,
+        script: str,
+        layout: Layout,
+        name: Any,
+        beside: tuple[bytes, ...],
+        values: Arguments,
+        read: Reader,
+    ) -> Pieces:
+        raw = to_bytes(name)
+        keys = (*self._names.for_writing(raw, layout), self._names.grant(raw), *beside)
+        return Pieces((Operation(self.script(script), keys, (layout.mark, *values), read),))
 
     def _each(self, script: str, layout: Layout, names: Arguments, word: str = "") -> Pieces:
         """Return the pieces of a command that counts, one script for each slot on a cluster."""

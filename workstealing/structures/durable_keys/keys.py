@@ -11,14 +11,16 @@ from workstealing.clock import Duration
 from workstealing.errors import Aborted, ConfigurationError
 from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
-from workstealing.store.keys import SLOTS
-from workstealing.store.operations import (
-    Asynchronous,
-    Blocking,
-    Steps,
-    operation,
-    run,
+from workstealing.store.grants import (
+    Asking,
+    AsynchronousAsks,
+    BlockingAsks,
+    checked_nonce,
+    give_back,
+    give_back_async,
 )
+from workstealing.store.keys import SLOTS
+from workstealing.store.operations import Steps, operation, run
 from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline, Pipeline
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.structures.access import ALWAYS, DUE, NAMESPACE_KEYS, OPENING_SCRIPTS, Access
@@ -117,6 +119,12 @@ class _Keys(NamespaceStructure[ClientT]):
         require_users_keys(args)
         return self._command_steps(args, options)
 
+    def withdrawal(self, name: Any, nonce: bytes) -> Steps[Any]:
+        """Give a lease back that may have been granted; for the package itself."""
+        # Nothing has been asked for before the layout is known.
+        if self._layout is not None:
+            yield from self._command_steps(("WITHDRAW", name, nonce), {})
+
     def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
         nothing = empty_reply(args, options)
         if nothing is not None:
@@ -132,7 +140,7 @@ class _Keys(NamespaceStructure[ClientT]):
         return pieces.combine(replies)
 
 
-class DurableKeys(_Keys[BlockingClient | Fleet], BlockingKeySurface, Blocking):
+class DurableKeys(_Keys[BlockingClient | Fleet], BlockingKeySurface, BlockingAsks):
     """Strings that live exactly until their deadline, however full the server is.
 
     For locks, leases and results that were expensive to make. A ``volatile-*`` policy may evict a
@@ -180,6 +188,10 @@ class DurableKeys(_Keys[BlockingClient | Fleet], BlockingKeySurface, Blocking):
         """
         return Lease(self, name, lease)
 
+    def at_home(self, name: Any) -> DurableKeys:  # noqa: ARG002 - it decides on a fleet
+        """Return the durable keys of a name's node; for the package itself."""
+        return self
+
     def pipeline(self, transaction: bool = True) -> KeyPipeline:
         """Return a pipeline that queues these commands, and the user's own, for one round trip.
 
@@ -188,12 +200,16 @@ class DurableKeys(_Keys[BlockingClient | Fleet], BlockingKeySurface, Blocking):
         return KeyPipeline(self, transaction)
 
 
-class AsyncDurableKeys(_Keys[AsyncClient | AsyncFleet], AsyncKeySurface, Asynchronous):
+class AsyncDurableKeys(_Keys[AsyncClient | AsyncFleet], AsyncKeySurface, AsynchronousAsks):
     """`DurableKeys` on a redis.asyncio client: every command is awaited."""
 
     def lock(self, name: Any, lease: Duration) -> AsyncLease:
         """Return a lease to be held by ``async with``; see `DurableKeys.lock`."""
         return AsyncLease(self, name, lease)
+
+    async def at_home(self, name: Any) -> AsyncDurableKeys:  # noqa: ARG002 - as there
+        """Return the durable keys of a name's node; for the package itself."""
+        return self
 
     def pipeline(self, transaction: bool = True) -> AsyncKeyPipeline:
         """Return a pipeline whose `execute` is awaited; see `DurableKeys.pipeline`."""
@@ -204,7 +220,8 @@ class _LeaseBlock:
     """The part that `Lease` and `AsyncLease` share.
 
     Attribute: kept: None until the block has ended; then True if the lease was still held when it
-    was released, False if it had run out, so that somebody else may have worked meanwhile.
+    was released, False if it had run out, so that somebody else may have worked meanwhile. It stays
+    None if nobody knows, because the release was interrupted.
     """
 
     def __init__(self, name: Any, lease: Duration) -> None:
@@ -226,10 +243,6 @@ class _LeaseBlock:
         if token is None:
             raise Aborted(f"somebody else holds the lease on {self.name!r}")
         self._token, self.kept = token, None
-
-    def _end(self) -> int:
-        token, self._token = self.token, None
-        return token
 
     def _require_unheld(self) -> None:
         if self._token is not None:
@@ -254,17 +267,28 @@ class Lease(_LeaseBlock):
     def __enter__(self) -> Self:
         """Take the lease. Raises: Aborted if somebody holds it."""
         self._require_unheld()
-        self._begin(self._keys.acquire(self.name, self.lease))
-        return self
+        self._home = self._keys.at_home(self.name)
+        self._asking: Asking[int | None] = self._home.asking(
+            self.name, self.lease, checked_nonce(None)
+        )
+        try:
+            self._begin(self._home._ask(self._asking))  # noqa: SLF001 - a form of this class's own
+            return self
+        except BaseException as error:
+            give_back(self._home.client, self._asking, error)
+            self._token = None
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Give the lease back, unless it has run out."""
-        token = self._end()
         try:
-            self.kept = self._keys.release(self.name, token)
-        except Exception:
+            self.kept = self._home.release(self.name, self.token)
+            self._token = None
+        except BaseException as error:
+            give_back(self._home.client, self._asking, error)
+            self._token = None
             # The block's own error says more, and the lease ends by itself.
-            if kind is None:
+            if kind is None or not isinstance(error, Exception):
                 raise
 
 
@@ -283,17 +307,28 @@ class AsyncLease(_LeaseBlock):
     async def __aenter__(self) -> Self:
         """Take the lease. Raises: Aborted if somebody holds it."""
         self._require_unheld()
-        self._begin(await self._keys.acquire(self.name, self.lease))
-        return self
+        self._home = await self._keys.at_home(self.name)
+        self._asking: Asking[int | None] = self._home.asking(
+            self.name, self.lease, checked_nonce(None)
+        )
+        try:
+            self._begin(await self._home._ask(self._asking))  # noqa: SLF001 - a form of this class's own
+            return self
+        except BaseException as error:
+            await give_back_async(self._home.client, self._asking, error)
+            self._token = None
+            raise
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Give the lease back, unless it has run out."""
-        token = self._end()
         try:
-            self.kept = await self._keys.release(self.name, token)
-        except Exception:
+            self.kept = await self._home.release(self.name, self.token)
+            self._token = None
+        except BaseException as error:
+            await give_back_async(self._home.client, self._asking, error)
+            self._token = None
             # The block's own error says more, and the lease ends by itself.
-            if kind is None:
+            if kind is None or not isinstance(error, Exception):
                 raise
 
 
@@ -327,6 +362,11 @@ class _EitherKeyPipeline(Pipeline, BlockingKeySurface):
 
     def _opening(self) -> Steps[Any]:
         return self._keys.ready_steps(self._commands)
+
+    def _giving_back(self) -> Steps[None]:
+        for args in self._commands:
+            if args[0] == "ACQUIRE":
+                yield from self._keys.withdrawal(args[1], args[-1])
 
 
 class KeyPipeline(_EitherKeyPipeline, BlockingPipeline):
@@ -367,6 +407,12 @@ class FleetKeys(OnFleet, DurableKeys):
 
     acquire, release, extend = led("acquire"), led("release"), led("extend")
 
+    def at_home(self, name: Any) -> DurableKeys:
+        """Return the durable keys of a name's node; for the package itself."""
+        self.ready((name,), leases=True)
+        home: DurableKeys = self._node_of((name,))
+        return home
+
     def pipeline(self, transaction: bool = True) -> Any:
         """Return a pipeline that sends each node its own commands: one MULTI/EXEC a node."""
         return FleetKeyPipeline(self, transaction)
@@ -391,6 +437,12 @@ class AsyncFleetKeys(OnFleet, AsyncDurableKeys):
 
     acquire, release, extend = led("acquire"), led("release"), led("extend")
 
+    async def at_home(self, name: Any) -> AsyncDurableKeys:
+        """Return the durable keys of a name's node; for the package itself."""
+        await self.aready((name,), leases=True)
+        home: AsyncDurableKeys = self._node_of((name,))
+        return home
+
     def pipeline(self, transaction: bool = True) -> Any:
         """Return a pipeline whose `execute` is awaited; see `FleetKeys.pipeline`."""
         return AsyncFleetKeyPipeline(self, transaction)
@@ -403,6 +455,9 @@ class _EitherFleetKeyPipeline(FleetPipeline, BlockingKeySurface):
 
     def _command(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         return args, options
+
+    def _ask(self, asking: Asking[Any]) -> Self:
+        return self._run(asking.steps)
 
     def _run(self, queued: Any) -> Self:
         args, options = queued

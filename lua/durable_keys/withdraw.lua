@@ -1,0 +1,22 @@
+-- Gives a lease back by the nonce that it was asked for with, by a caller that does not know the token.
+-- KEYS: key, due index, mark, grant, withdrawn. ARGV: mark, nonce. Returns 1 if it was held, else 0.
+--@include keys
+--@include grant
+local key, due, mark, grant, withdrawn = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local at, held = now(), 0
+local problem, kind, _, found = refuse(key, due, mark, at)
+local wrong, token = token_of(grant, ARGV[2])
+if problem or wrong then
+  return problem or wrong
+end
+if kind == 'string' and token and token == redis.call('GET', key) then
+  remove(key, due)
+  remove(grant, due)
+  held = 1
+end
+-- The call that asks for it may still be under way, on a connection that its caller has closed. A
+-- full server refuses this, and then it refuses that call, too.
+if not schedule(withdrawn, due, mark, found, at + UNDER_WAY_MS) then
+  redis.call('SET', withdrawn, '')
+end
+return held

@@ -1,0 +1,215 @@
+"""Grants: what a server gives to one asker until it ends, and how it is asked for and given back.
+
+A lease, a turn, a message for one reader: a grant whose reply is lost stays granted, and nobody has
+its token. So every asker chooses a nonce before it asks, and the server keeps the nonce beside the
+grant. Asked again with the same nonce, as redis-py's retries do, it answers the same grant. By the
+nonce alone the grant is given back, when the asker is interrupted before it has the reply.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import overload as _overload
+
+from workstealing.errors import ConfigurationError
+from workstealing.store.aside import finish, leaves_open, send_aside, send_aside_async
+from workstealing.store.connection import is_elsewhere, moved_of
+from workstealing.store.keys import key_slot, to_bytes
+from workstealing.store.operations import (
+    Asynchronous,
+    Blocking,
+    Queued,
+    Steps,
+    Wait,
+    command,
+    drive,
+    drive_async,
+    drive_by,
+    drive_by_async,
+    read_all,
+)
+from workstealing.store.twin import Node, Twin, twin_of
+
+T = TypeVar("T")
+P = ParamSpec("P")
+QueuedT = TypeVar("QueuedT", bound=Queued)
+# So that a nonce of a user's own takes no more memory than a name should.
+_LONGEST = 64
+
+
+def checked_nonce(nonce: str | bytes | None) -> bytes:
+    """Return a nonce as bytes; a new one for None.
+
+    Raises: ConfigurationError unless it is a text of 1 to 64 bytes.
+    """
+    if nonce is None:
+        return secrets.token_hex(8).encode()
+    raw = to_bytes(nonce) if isinstance(nonce, str | bytes) else b""
+    if not 1 <= len(raw) <= _LONGEST:
+        raise ConfigurationError(
+            f"the nonce {nonce!r} is not usable: give a text of 1 to {_LONGEST} bytes that nobody"
+            " else uses, uuid.uuid4().hex for instance"
+        )
+    return raw
+
+
+class Asking(Generic[T]):
+    """Steps that ask for a grant, and the steps that give it back although nobody knows its token.
+
+    Whoever asks chooses a nonce before, which the server keeps beside the grant. If the caller is
+    interrupted before it has the reply, the grant is given back by this nonce alone.
+
+    Arguments: steps; giving_back: makes the steps that give it back, which must do nothing where
+    nothing was granted. They are run once at most.
+    """
+
+    __slots__ = ("giving_back", "is_over", "steps")
+
+    def __init__(self, steps: Steps[T], giving_back: Callable[[], Steps[Any]]) -> None:
+        self.steps = steps
+        self.giving_back = giving_back
+        self.is_over = False
+
+    def begins_to_end(self, error: BaseException) -> bool:
+        """Say whether an error leaves a grant to be given back; from then on somebody does it."""
+        if self.is_over or not leaves_open(error):
+            return False
+        self.is_over = True
+        return True
+
+
+def ask_for(client: Any, asking: Asking[T], wait: Callable[[Wait], Any] | None = None) -> T:
+    """Run steps that ask for a grant; if that is interrupted, give it back.
+
+    Arguments and errors: as of `drive`.
+    """
+    try:
+        return drive(client, asking.steps, None, wait)
+    except BaseException as error:
+        give_back(client, asking, error)
+        raise
+
+
+async def ask_for_async(
+    client: Any, asking: Asking[T], wait: Callable[[Wait], Awaitable[Any]] | None = None
+) -> T:
+    """Run steps that ask for a grant on an asyncio client; see `ask_for`."""
+    try:
+        return await drive_async(client, asking.steps, None, wait)
+    except BaseException as error:
+        await give_back_async(client, asking, error)
+        raise
+
+
+def give_back(client: Any, asking: Asking[Any], error: BaseException) -> None:
+    """Give a grant back, once, after an error that leaves open whether there is one.
+
+    Within the time-out of the application's client, on a connection of its own. Raises nothing
+    about it: the grant ends by itself.
+    """
+    if not asking.begins_to_end(error):
+        return
+    twin = twin_of(client)
+
+    def send(step: Any) -> Any:
+        return drive_by(lambda trip: send_aside(twin, *trip), _aside(twin, step))
+
+    # The caller's own error says more.
+    with contextlib.suppress(Exception):
+        drive_by(send, asking.giving_back())
+
+
+async def give_back_async(client: Any, asking: Asking[Any], error: BaseException) -> None:
+    """Give a grant back as `give_back` does, in a task of its own."""
+    if not asking.begins_to_end(error):
+        return
+    twin = twin_of(client)
+
+    async def send(step: Any) -> Any:
+        return await drive_by_async(lambda trip: send_aside_async(twin, *trip), _aside(twin, step))
+
+    await finish(drive_by_async(send, asking.giving_back()), error)
+
+
+def _aside(twin: Twin, step: Any) -> Generator[tuple[Node, list[Any]], list[Any], Any]:
+    """Send the operations of a step, each to the node of its key; return the step's reply.
+
+    A slot that has moved is followed once.
+    """
+    is_several = isinstance(step, list)
+    operations = step if is_several else [command(*step) if isinstance(step, tuple) else step]
+    replies: list[Any] = [None] * len(operations)
+    left: Sequence[int] = range(len(operations))
+    for _ in range(2):
+        by_node: dict[Node, list[int]] = {}
+        for place in left:
+            slot = key_slot(to_bytes(operations[place].keys[0]))
+            by_node.setdefault(twin.node_of(slot), []).append(place)
+        left = []
+        for node, places in by_node.items():
+            found = yield node, [operations[place].by_text() for place in places]
+            for place, reply in zip(places, found, strict=True):
+                replies[place] = reply
+                if is_elsewhere(reply):
+                    left.append(place)
+            moved = moved_of(found)
+            if moved is not None:
+                twin.note_moved(node, moved)
+        if not left:
+            break
+    results = read_all(operations, replies)
+    return results if is_several else results[0]
+
+
+class BlockingAsks(Blocking):
+    """A `Blocking` form of a class that asks for grants."""
+
+    def _ask(self, asking: Asking[T]) -> T:
+        return ask_for(self.client, asking, self._wait)
+
+
+class AsynchronousAsks(Asynchronous):
+    """An `Asynchronous` form of a class that asks for grants."""
+
+    async def _ask(self, asking: Asking[T]) -> T:
+        return await ask_for_async(self.client, asking, self._wait)
+
+
+if TYPE_CHECKING:
+
+    class asks(Generic[P, T]):  # noqa: N801 - used as a decorator
+        """As `operation`, of a function that returns an `Asking`."""
+
+        def __init__(self, asking: Callable[Concatenate[Any, P], Asking[T]]) -> None:
+            self.asking = asking
+
+        @_overload
+        def __get__(self, instance: None, owner: Any) -> Self: ...
+        @_overload
+        def __get__(self, instance: BlockingAsks, owner: Any) -> Callable[P, T]: ...
+        @_overload
+        def __get__(
+            self, instance: AsynchronousAsks, owner: Any
+        ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+        @_overload
+        def __get__(self, instance: QueuedT, owner: Any) -> Callable[P, QueuedT]: ...
+        def __get__(self, instance: Any, owner: Any) -> Any: ...
+
+else:
+
+    def asks(asking: Any) -> Any:
+        """Make a public method of a function that returns an `Asking`; see `operation`."""
+        returned = asking.__annotations__.get("return", "")
+        if isinstance(returned, str) and returned.startswith("Asking["):
+            asking.__annotations__["return"] = returned[len("Asking[") : -1]
+
+        @functools.wraps(asking)
+        def call(self: Any, /, *args: Any, **options: Any) -> Any:
+            return self._ask(asking(self, *args, **options))
+
+        call.asking = asking
+        return call
