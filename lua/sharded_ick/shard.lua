@@ -91,6 +91,26 @@ local function extend_if_short(key, lease, ttl)
   end
 end
 
+-- The grant of a lease: its field nonce, the token, a space, and the nonce that its holder has chosen. An
+-- earlier release grants without it, so it says something only beside the same token.
+local function is_granted(key, lease, nonce)
+  return lease.left > 0 and redis.call('HGET', key, 'nonce') == lease.token .. ' ' .. nonce
+end
+
+-- The nonces that were given back of late, in the lease's field withdrawn: until when (ms), nonce, ..., the
+-- last MOST_WITHDRAWN of them. They are granted nothing, because the call that asks may be under way still.
+local MOST_WITHDRAWN, UNDER_WAY_MS = 16, 60000
+local function withdrawn_nonces(key)
+  local list, at = {}, now()
+  for until_ms, nonce in string.gmatch(redis.call('HGET', key, 'withdrawn') or '', '(%d+) (%x+)') do
+    if tonumber(until_ms) > at then
+      list[#list + 1] = until_ms .. ' ' .. nonce
+      list[nonce] = true
+    end
+  end
+  return list
+end
+
 -- The beginning of every acknowledgement in a leased ick shard.
 --   KEYS as the library reservation has them; KEYS[6] the lease
 -- token: of the lease. Returns an error reply; or nil, the token of the reservation that holds, and the

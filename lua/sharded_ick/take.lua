@@ -1,7 +1,8 @@
 -- Takes the lease of an ick shard if nobody holds it, or, if that is asked for, a consumer of this name.
 -- KEYS: version, producer set, consumer set, lease, mark. ARGV: the caller's mark, the consumer, time
--- to live in ms, 1 to take it over from a holder of the same name or 0. Returns the new token, '' if
--- somebody holds it; nil, with nothing changed, if the caller's layout is out of date.
+-- to live in ms, 1 to take it over from a holder of the same name or 0, the nonce that the caller has chosen,
+-- hexadecimal digits. Returns the new token, '' if somebody holds it; nil, with nothing granted, if the caller's
+-- layout is out of date. Asked again with the same nonce, the token that was granted to it.
 --@include shard
 --@include clock
 local problem = refuse(false)
@@ -10,8 +11,18 @@ local unmarked, state = mark_state(KEYS[5], ARGV[1])
 if problem or wrong or unmarked then
   return problem or wrong or unmarked
 end
+local is_mine = is_granted(KEYS[4], lease, ARGV[5])
 if state == 'newer' then
+  if is_mine then
+    redis.call('HDEL', KEYS[4], 'deadline')
+  end
   return false
+end
+if is_mine then
+  return lease.token
+end
+if withdrawn_nonces(KEYS[4])[ARGV[5]] then
+  return ''
 end
 if lease.left > 0 and not (ARGV[4] == '1' and lease.consumer == ARGV[2]) then
   if state == 'older' then
@@ -26,5 +37,5 @@ if state == 'older' then
 end
 local token = next_token(lease.token, server_time())
 local taken = string.format('%.0f', now())
-redis.call('HSET', KEYS[4], 'token', token, 'consumer', ARGV[2], 'taken', taken)
+redis.call('HSET', KEYS[4], 'token', token, 'consumer', ARGV[2], 'taken', taken, 'nonce', token .. ' ' .. ARGV[5])
 return token

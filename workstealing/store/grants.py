@@ -41,13 +41,18 @@ QueuedT = TypeVar("QueuedT", bound=Queued)
 _LONGEST = 64
 
 
+def new_nonce() -> bytes:
+    """Return a nonce that nobody else uses: 16 hexadecimal digits."""
+    return secrets.token_hex(8).encode()
+
+
 def checked_nonce(nonce: str | bytes | None) -> bytes:
     """Return a nonce as bytes; a new one for None.
 
     Raises: ConfigurationError unless it is a text of 1 to 64 bytes.
     """
     if nonce is None:
-        return secrets.token_hex(8).encode()
+        return new_nonce()
     raw = to_bytes(nonce) if isinstance(nonce, str | bytes) else b""
     if not 1 <= len(raw) <= _LONGEST:
         raise ConfigurationError(

@@ -15,21 +15,19 @@ from redis.retry import Retry
 from support.any_server import AnyServer
 from support.delaying_relay import DelayingRelay
 from support.faulty_server import FaultyServer
-from support.interruptions import (
-    PACKAGE,
-    Interruption,
-    alarms,
-    cancelled_at,
-    interrupt,
-    place_of,
-    points_of,
+from support.grants import (
+    eventually,
+    every_async_cut,
+    every_cancel,
+    every_cut,
+    every_opcode,
 )
+from support.interruptions import Interruption, alarms
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, wait_until
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import KeyExpiry
 from workstealing.store.keys import key_slot
-from workstealing.store.twin import twin_of
 from workstealing.structures import AsyncDurableKeys, DurableKeys
 from workstealing.structures.durable_keys import Lease
 
@@ -194,22 +192,15 @@ class TestCutReplies:
     ) -> None:
         direct = redis7.client()
         warm(direct)
-        at, tokens = 0, []
-        while True:
-            at += 1
-            door.reset()
-            door.fail(at, "cut")
-            keys: DurableKeys = DurableKeys(redis.Redis(port=door.port, protocol=2), "grants")
-            tokens.append(take(keys, how))
-            assert tokens[-1], (at, door.names())
-            if how == "lock":
-                assert held(direct) == [], (at, door.names())
-            else:
-                assert direct.get("lease") == str(tokens[-1]).encode()
-                assert DurableKeys(direct, "grants").release("lease", tokens[-1])
-            if len(door.seen) < at:
-                break
-        assert at > 5
+        tokens = []
+        for token in every_cut(door, lambda client: take(DurableKeys(client, "grants"), how)):
+            assert token, door.names()
+            tokens.append(token)
+            if how != "lock":
+                assert direct.get("lease") == str(token).encode()
+                assert DurableKeys(direct, "grants").release("lease", token)
+            assert held(direct) == [], door.names()
+        assert len(tokens) > 5
         assert tokens == sorted(set(tokens))
 
     @pytest.mark.parametrize("how", ASKS)
@@ -218,19 +209,15 @@ class TestCutReplies:
     ) -> None:
         direct = redis7.client()
         warm(direct)
-        at = 0
-        while True:
-            at += 1
-            door.reset()
-            door.fail(at, "cut")
-            async with redis_asyncio.Redis(port=door.port, protocol=2) as client:
-                token = await take_async(AsyncDurableKeys(client, "grants"), how)
-            assert token, (at, door.names())
+        count = 0
+        async for token in every_async_cut(
+            door, lambda client: take_async(AsyncDurableKeys(client, "grants"), how)
+        ):
+            assert token, door.names()
             assert how == "lock" or DurableKeys(direct, "grants").release("lease", token)
-            assert held(direct) == [], (at, door.names())
-            if len(door.seen) < at:
-                break
-        assert at > 5
+            assert held(direct) == [], door.names()
+            count += 1
+        assert count > 5
 
     @pytest.mark.parametrize("how", ASKS)
     def test_without_retries_the_lease_is_given_back(
@@ -238,20 +225,16 @@ class TestCutReplies:
     ) -> None:
         direct = redis7.client()
         warm(direct)
-        at = 0
-        while True:
-            at += 1
-            door.reset()
-            door.fail(at, "cut")
-            client = redis.Redis(port=door.port, protocol=2, retry=Retry(NoBackoff(), 0))
-            try:
-                token = take(DurableKeys(client, "grants"), how)
-            except redis.ConnectionError:
-                assert held(direct) == [], (at, door.names())
-                continue
-            assert how == "lock" or DurableKeys(direct, "grants").release("lease", token)
-            break
-        assert at > 3
+        failed = 0
+        for token in every_cut(
+            door, lambda client: take(DurableKeys(client, "grants"), how), retries=False
+        ):
+            if isinstance(token, redis.ConnectionError):
+                failed += 1
+            elif how != "lock":
+                assert DurableKeys(direct, "grants").release("lease", token)
+            assert held(direct) == [], door.names()
+        assert failed > 3
 
     def test_after_a_time_out_nobody_waits_again(
         self, redis7: RedisServer, door: FaultyServer
@@ -283,17 +266,12 @@ class TestCancelled:
     async def test_at_every_await(self, redis7: RedisServer, how: str) -> None:
         direct = redis7.client()
         warm(direct)
-        at, reaches = 0, True
-        while reaches:
-            at += 1
-            # A new client connects first, and reads the layout.
-            async with redis_asyncio.Redis(port=redis7.port) as client:
-                keys: AsyncDurableKeys = AsyncDurableKeys(client, "grants")
-                reaches = await cancelled_at(hold(keys, how), at)
-                twin = twin_of(client)
-                assert not twin._idle
-            await eventually_free(direct)
-        assert at > 5
+        await every_cancel(
+            redis7,
+            lambda client: hold(AsyncDurableKeys(client, "grants"), how),
+            lambda: held(direct) == [],
+            least=5,
+        )
 
     async def test_while_the_request_is_under_way(self, redis7: RedisServer) -> None:
         direct = redis7.client()
@@ -323,7 +301,7 @@ class TestCancelled:
 
 
 async def eventually_free(direct: redis.Redis) -> None:
-    await asyncio.to_thread(wait_until, lambda: held(direct) == [], "the lease to be free")
+    await eventually(lambda: held(direct) == [], "the lease to be free")
 
 
 @pytest.mark.real
@@ -342,14 +320,7 @@ class TestInterrupted:
                 assert token
 
         # No `try` can begin before its function does: then the lease ends by itself.
-        leaving = Lease.__exit__.__code__
-        points = [each for each in points_of(call, (PACKAGE,)) if each != (leaving, 2)]
-        call()
-        landed = 0
-        for point in points:
-            landed += interrupt(call, point) is not None
-            assert held(direct) == [], place_of(point)
-        assert landed > 0.5 * len(points) > 50
+        every_opcode(call, lambda: held(direct) == [], [(Lease.__exit__.__code__, 2)])
 
     @pytest.mark.slow
     def test_by_a_signal_at_any_moment(self, redis7: RedisServer) -> None:

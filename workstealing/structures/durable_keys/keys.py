@@ -15,9 +15,9 @@ from workstealing.store.grants import (
     Asking,
     AsynchronousAsks,
     BlockingAsks,
-    checked_nonce,
     give_back,
     give_back_async,
+    new_nonce,
 )
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Steps, operation, run
@@ -268,9 +268,7 @@ class Lease(_LeaseBlock):
         """Take the lease. Raises: Aborted if somebody holds it."""
         self._require_unheld()
         self._home = self._keys.at_home(self.name)
-        self._asking: Asking[int | None] = self._home.asking(
-            self.name, self.lease, checked_nonce(None)
-        )
+        self._asking: Asking[int | None] = self._home.asking(self.name, self.lease, new_nonce())
         try:
             self._begin(self._home._ask(self._asking))  # noqa: SLF001 - a form of this class's own
             return self
@@ -308,9 +306,7 @@ class AsyncLease(_LeaseBlock):
         """Take the lease. Raises: Aborted if somebody holds it."""
         self._require_unheld()
         self._home = await self._keys.at_home(self.name)
-        self._asking: Asking[int | None] = self._home.asking(
-            self.name, self.lease, checked_nonce(None)
-        )
+        self._asking: Asking[int | None] = self._home.asking(self.name, self.lease, new_nonce())
         try:
             self._begin(await self._home._ask(self._asking))  # noqa: SLF001 - a form of this class's own
             return self

@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LeaseLost, NoLease
+from workstealing.store.grants import new_nonce
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import (
     AS_BYTES,
@@ -49,6 +50,26 @@ class Holder(NamedTuple):
 
     consumer: str
     lease_ms: int
+
+
+class AskedLeases:
+    """The leases that one call asks for, each with the same nonce.
+
+    Attributes: nonce; ick_shards: those whose lease this call may hold.
+    """
+
+    def __init__(self) -> None:
+        self.nonce = new_nonce()
+        self.ick_shards: set[int] = set()
+
+    def give_back(self, core: Core) -> Steps[None]:
+        """Release the leases by the nonce alone. One round trip."""
+        if self.ick_shards:
+            script = core.script("sharded_ick/withdraw")
+            yield [
+                Operation(script, (core.names(shard).lease,), (self.nonce,), int)
+                for shard in sorted(self.ick_shards)
+            ]
 
 
 def checked_holder(consumer: object, lease: Duration) -> Holder:
@@ -425,13 +446,15 @@ def look(core: Core) -> Steps[tuple[ShardedLayout, list[ShardLook]]]:
 
 
 def take_any(
-    core: Core, holder: Holder, random: Callable[[], float]
+    core: Core, holder: Holder, random: Callable[[], float], asked: AskedLeases | None = None
 ) -> Steps[tuple[ShardedLayout, tuple[int, str]]]:
     """Take the lease of the neediest free ick shard; return the layout, and (ick shard, token).
 
+    Arguments: holder; random: see `in_order_of_need`; asked: takes note of what the call may hold.
     Raises: NoLease; LayoutError. Two round trips, one more for each ick shard that another consumer
     takes first.
     """
+    asked = AskedLeases() if asked is None else asked
     layout = yield from core.open_to_write()
     while True:
         if layout.moving_from:
@@ -443,7 +466,7 @@ def take_any(
         looks = yield [shard_look(core, shard) for shard in range(layout.ick_shards)]
         is_outdated = False
         for shard in in_order_of_need(looks, random):
-            token = yield taking(core, layout, shard, holder)
+            (token,) = yield from taking(core, layout, [shard], holder, asked)
             if token:
                 return layout, (shard, token)
             is_outdated = token is None
@@ -458,13 +481,15 @@ def take_any(
 
 
 def take_all(
-    core: Core, holder: Holder, take_over: bool
+    core: Core, holder: Holder, take_over: bool, asked: AskedLeases | None = None
 ) -> Steps[tuple[ShardedLayout, list[tuple[int, str]]]]:
     """Take the leases of all ick shards, or none; return the layout and each (ick shard, token).
 
-    Arguments: holder; take_over: whether leases of a consumer of the same name are taken from it.
-    Raises: NoLease; LayoutError. Two round trips, one more if another took one in between.
+    Arguments: holder; take_over: whether leases of a consumer of the same name are taken from it;
+    asked: takes note of what the call may hold. Raises: NoLease; LayoutError. Two round trips, one
+    more if another took one in between.
     """
+    asked = AskedLeases() if asked is None else asked
     yield from core.open_to_write()
     while True:
         layout, looks = yield from look(core)
@@ -478,31 +503,46 @@ def take_all(
                     f" {seen.left_ms / 1000:.0f} s, or longer if it extends the lease; nothing was"
                     " taken"
                 )
-        tokens = yield [
-            taking(core, layout, shard, holder, take_over) for shard in range(len(looks))
-        ]
+        shards = range(len(looks))
+        tokens = yield from taking(core, layout, shards, holder, asked, take_over=take_over)
         if all(tokens):
             return layout, list(enumerate(tokens))
         taken = [(shard, token) for shard, token in enumerate(tokens) if token]
         yield [_on_lease(core, "sharded_ick/release", shard, token) for shard, token in taken]
+        asked.ick_shards.clear()
         # Another consumer came in between, or a resize has begun: the next look tells which.
 
 
 def taking(
-    core: Core, layout: ShardedLayout, shard: int, holder: Holder, take_over: bool = False
-) -> Operation:
-    """Return the operation that takes one ick shard's lease.
+    core: Core,
+    layout: ShardedLayout,
+    shards: Iterable[int],
+    holder: Holder,
+    asked: AskedLeases,
+    *,
+    take_over: bool = False,
+) -> Steps[list[str | None]]:
+    """Take the leases of ick shards; one round trip.
 
-    Arguments: take_over: take it from a holder of the same name, too. Its result is the token, ""
-    if the lease is held, None if the layout is out of date.
+    Arguments: asked: takes note of those that the caller may hold from now on; take_over: take them
+    from a holder of the same name, too. Returns: for each ick shard the token, "" if the lease is
+    held, None if the layout is out of date.
     """
-    names = core.names(shard)
-    return Operation(
-        core.script("sharded_ick/take"),
-        (*names.sets, names.lease, names.mark),
-        (layout.mark, *holder, int(take_over)),
-        as_token,
+    wanted = list(shards)
+    asked.ick_shards.update(wanted)
+    tokens = yield [
+        Operation(
+            core.script("sharded_ick/take"),
+            (*names.sets, names.lease, names.mark),
+            (layout.mark, *holder, int(take_over), asked.nonce),
+            as_token,
+        )
+        for names in map(core.names, wanted)
+    ]
+    asked.ick_shards.difference_update(
+        shard for shard, token in zip(wanted, tokens, strict=True) if not token
     )
+    return tokens  # type: ignore[no-any-return]
 
 
 def _on_lease(core: Core, script: str, shard: int, token: str, *args: Any) -> Operation:

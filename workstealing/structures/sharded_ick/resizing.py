@@ -15,7 +15,7 @@ from workstealing.errors import Aborted, ConfigurationError
 from workstealing.store.operations import AS_BYTES, Operation, Steps
 from workstealing.store.scripts import load
 from workstealing.structures.sharded_ick.layout import Core, ShardedLayout, shard_of
-from workstealing.structures.sharded_ick.leasing import Holder, taking
+from workstealing.structures.sharded_ick.leasing import AskedLeases, Holder, taking
 
 MEMBERS_A_PAGE = 500
 HOLDER = Holder("resize", 5000)
@@ -41,11 +41,15 @@ def checked_limit(limit: object) -> int:
     return limit
 
 
-def resize(core: Core, ick_shards: int, limit: int) -> Steps[Resized]:
+def resize(
+    core: Core, ick_shards: int, limit: int, asked: AskedLeases | None = None
+) -> Steps[Resized]:
     """Begin to change the number of ick shards, or go on with it; see `ShardedIck.resize`.
 
-    Raises: as `ShardedIck.resize`.
+    Arguments: ick_shards; limit; asked: takes note of the leases that the call may hold. Raises: as
+    `ShardedIck.resize`.
     """
+    asked = AskedLeases() if asked is None else asked
     layout = yield from _begun(core, ick_shards)
     if not layout.moving_from:
         return Resized(True, 0, 0)
@@ -56,13 +60,14 @@ def resize(core: Core, ick_shards: int, limit: int) -> Steps[Resized]:
             continue
         if moved >= limit:
             return Resized(False, moved, leased)
-        token = yield taking(core, layout, shard, HOLDER)
+        (token,) = yield from taking(core, layout, [shard], HOLDER, asked)
         if token is None:
             raise _overtaken(core)
         if not token:
             leased += 1
             continue
         moved += yield from _move(core, layout, (shard, token), limit - moved)
+        asked.ick_shards.discard(shard)
     done = yield [_progress(core, layout, shard) for shard in range(layout.moving_from)]
     if not all(done):
         return Resized(False, moved, leased)
@@ -137,10 +142,11 @@ def _move(core: Core, layout: ShardedLayout, holder: tuple[int, str], limit: int
         if None in copied:
             raise _overtaken(core)
         dropped = yield _drop(core, holder, members, dead)
-        if not dropped:
+        if dropped is None:
             # The lease ran out: another process goes on with the rest.
             return moved
-        moved += dropped
+        # None is left if redis-py has sent it twice.
+        moved += dropped or len(members) + len(dead)
     lease = (names.lease,)
     yield Operation(core.script("sharded_ick/release"), lease, (token,), int)
     return moved

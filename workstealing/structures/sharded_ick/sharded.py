@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,15 @@ from redis.exceptions import RedisError
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, NoLease
 from workstealing.store.fleet import placed
+from workstealing.store.grants import (
+    Asking,
+    AsynchronousAsks,
+    BlockingAsks,
+    asks,
+    give_back,
+    give_back_async,
+)
 from workstealing.store.operations import (
-    Asynchronous,
-    Blocking,
     Operation,
     Queued,
     Sleep,
@@ -47,6 +52,7 @@ from workstealing.structures.sharded_ick.layout import (
 )
 from workstealing.structures.sharded_ick.leasing import (
     MOST_PASSED_OVER,
+    AskedLeases,
     AsyncLeasedIck,
     AsyncLeases,
     Holder,
@@ -67,6 +73,7 @@ from workstealing.structures.structure import NOTE, OK, Check, DeadBox, Structur
 PAUSE_SECONDS = 0.050
 IckT = TypeVar("IckT", Ick, AsyncIck)
 LeasesT = TypeVar("LeasesT", Leases, AsyncLeases)
+T = TypeVar("T")
 
 
 class _ShardedIckOperations:
@@ -161,8 +168,8 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
         """
         return self._opening()
 
-    @operation
-    def resize(self, ick_shards: int, limit: int = 10_000) -> Steps[Resized]:
+    @asks
+    def resize(self, ick_shards: int, limit: int = 10_000) -> Asking[Resized]:
         """Change the number of ick shards; move at most `limit` members there where they belong.
 
         Call it until it is done, in any process: it goes on where the last call, or a crash, has
@@ -172,13 +179,15 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
         Returns: `Resized`, (done, moved, leased). Raises: ConfigurationError while it is being
         resized to another number, or there is none yet; Aborted if another process has finished it
         meanwhile; LayoutError. Three round trips for each 500 members, and four for each ick shard.
+        A call that is interrupted gives the lease back that it works under.
         """
-        return resize(self.core, checked_ick_shards(ick_shards), checked_limit(limit))
+        asked, checked = AskedLeases(), (checked_ick_shards(ick_shards), checked_limit(limit))
+        return self._asking(resize(self.core, *checked, asked), asked)
 
-    @operation
+    @asks
     def lease_all(
         self, consumer: str, lease: Duration = 30.0, *, take_over: bool = False
-    ) -> Steps[LeasesT]:
+    ) -> Asking[LeasesT]:
         """Take the leases of all ick shards, or none of them, for a consumer that wants the whole.
 
         Arguments: consumer: a name, for people to read; lease: how long the leases hold unless they
@@ -188,8 +197,12 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
         names a holder and how long it holds its lease, or says that a resize is not finished. Then
         nothing was taken, but if another consumer came in between, leases taken over from the same
         name may have been given back. Also raises ConfigurationError; LayoutError. Two round trips.
+        A call that is interrupted or cut off gives back what it was granted.
         """
-        return self._leasing_all(checked_holder(consumer, lease), take_over)
+        asked = AskedLeases()
+        return self._asking(
+            self._leasing_all(checked_holder(consumer, lease), take_over, asked), asked
+        )
 
     @operation
     def reserved(self, ick_shard: int, token: str, start: int = 0) -> Steps[Reserved | None]:
@@ -239,17 +252,27 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
     def _opening(self) -> Steps[int]:
         return (yield from self.core.open()).ick_shards
 
-    def _leasing_all(self, holder: Holder, take_over: bool) -> Steps[LeasesT]:
-        layout, found = yield from take_all(self.core, holder, take_over)
+    def asking(self, holder: Holder, wait: float) -> Asking[Any]:
+        """Return what asks for a lease, and waits for one; for the package itself."""
+        asked = AskedLeases()
+        return self._asking(self._leasing(holder, wait, asked), asked)
+
+    def _asking(self, steps: Steps[T], asked: AskedLeases) -> Asking[T]:
+        return Asking(steps, lambda: asked.give_back(self.core))
+
+    def _leasing_all(
+        self, holder: Holder, take_over: bool, asked: AskedLeases | None = None
+    ) -> Steps[LeasesT]:
+        layout, found = yield from take_all(self.core, holder, take_over, asked)
         leased = [self._leased_kind(self, layout, holder, each) for each in found]
         return self._leases_kind(self, leased, holder.lease_ms)  # type: ignore[no-any-return]
 
-    def _leasing(self, holder: Holder, wait: float) -> Steps[Any]:
+    def _leasing(self, holder: Holder, wait: float, asked: AskedLeases) -> Steps[Any]:
         """Take a lease, and wait for one for at most so many seconds; return the leased Ick."""
         give_up = self._clock.monotonic() + wait
         while True:
             try:
-                layout, found = yield from take_any(self.core, holder, self._random)
+                layout, found = yield from take_any(self.core, holder, self._random, asked)
                 return self._leased_kind(self, layout, holder, found)
             except NoLease:
                 left = give_up - self._clock.monotonic()
@@ -259,7 +282,7 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
                 yield Sleep(min(left, PAUSE_SECONDS * (0.5 + random.random())))
 
 
-class ShardedIck(_EitherShardedIck[BlockingClient, Ick, Leases], Blocking):
+class ShardedIck(_EitherShardedIck[BlockingClient, Ick, Leases], BlockingAsks):
     """Several Icks behind one name, so that several consumers work at once.
 
     CRC-32 of a member chooses its ick shard; each ick shard lies in a cluster slot of its own, and
@@ -299,7 +322,7 @@ class ShardedIck(_EitherShardedIck[BlockingClient, Ick, Leases], Blocking):
         return ShardedIckPipeline(self, transaction)
 
 
-class AsyncShardedIck(_EitherShardedIck[AsyncClient, AsyncIck, AsyncLeases], Asynchronous):
+class AsyncShardedIck(_EitherShardedIck[AsyncClient, AsyncIck, AsyncLeases], AsynchronousAsks):
     """A `ShardedIck` on a redis.asyncio client: its calls are awaited, its leases by async with."""
 
     _ick_kind, _leases_kind, _leased_kind = AsyncIck, AsyncLeases, AsyncLeasedIck
@@ -322,14 +345,23 @@ class IckLease:
     def __enter__(self) -> LeasedIck:
         """Take a lease; return its `LeasedIck`."""
         sharded = self._sharded
-        leased: LeasedIck = sharded._run(sharded._leasing(self._holder, self._wait))  # noqa: SLF001
-        self._ick = leased
-        return leased
+        self._asking: Asking[LeasedIck] = sharded.asking(self._holder, self._wait)
+        try:
+            self._ick = sharded._ask(self._asking)  # noqa: SLF001 - of the same module
+            return self._ick
+        except BaseException as error:
+            give_back(sharded.client, self._asking, error)
+            raise
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Release it, if it is still held; a lease that cannot be released ends by itself."""
-        with contextlib.suppress(RedisError) if kind else contextlib.nullcontext():
+        try:
             self._ick.release()
+        except BaseException as error:
+            give_back(self._sharded.client, self._asking, error)
+            # The block's own error says more.
+            if not (kind and isinstance(error, RedisError)):
+                raise
 
 
 class AsyncIckLease:
@@ -341,15 +373,23 @@ class AsyncIckLease:
     async def __aenter__(self) -> AsyncLeasedIck:
         """Take a lease; return its `AsyncLeasedIck`."""
         sharded = self._sharded
-        steps = sharded._leasing(self._holder, self._wait)  # noqa: SLF001
-        leased: AsyncLeasedIck = await sharded._run(steps)  # noqa: SLF001
-        self._ick = leased
-        return leased
+        self._asking: Asking[AsyncLeasedIck] = sharded.asking(self._holder, self._wait)
+        try:
+            self._ick = await sharded._ask(self._asking)  # noqa: SLF001 - of the same module
+            return self._ick
+        except BaseException as error:
+            await give_back_async(sharded.client, self._asking, error)
+            raise
 
     async def __aexit__(self, kind: object, *_: object) -> None:
         """Release it, if it is still held."""
-        with contextlib.suppress(RedisError) if kind else contextlib.nullcontext():
+        try:
             await self._ick.release()
+        except BaseException as error:
+            await give_back_async(self._sharded.client, self._asking, error)
+            # The block's own error says more.
+            if not (kind and isinstance(error, RedisError)):
+                raise
 
 
 class _QueuedShardedIck(_ShardedIckOperations, Queued):

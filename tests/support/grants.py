@@ -1,0 +1,94 @@
+"""What may happen to one who asks for a grant: replies cut off, cancelled awaits, interruptions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from typing import Any
+
+import redis
+from redis import asyncio as redis_asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from support.faulty_server import FaultyServer
+from support.interruptions import PACKAGE, Point, cancelled_at, interrupt, place_of, points_of
+from support.servers import RedisServer
+from workstealing.store.twin import twin_of
+
+
+def every_cut(
+    door: FaultyServer, ask: Callable[[Any], Any], *, retries: bool = True
+) -> Iterator[Any]:
+    """Ask through a new client for each command whose reply is cut off; yield each answer.
+
+    Arguments: door; ask: is given a client; retries: whether redis-py sends a cut-off command
+    again, as it does by default. Yields: the answer, or the ConnectionError. The last one, a whole
+    run, is an answer.
+    """
+    options: dict[str, Any] = {} if retries else {"retry": Retry(NoBackoff(), 0)}
+    at = 0
+    while at == 0 or len(door.seen) >= at:
+        at += 1
+        door.reset()
+        door.fail(at, "cut")
+        with redis.Redis(port=door.port, protocol=2, **options) as client:
+            try:
+                answer = ask(client)
+            except redis.ConnectionError as error:
+                assert not retries, (at, door.names())
+                answer = error
+            yield answer
+
+
+async def every_async_cut(
+    door: FaultyServer, ask: Callable[[Any], Awaitable[Any]]
+) -> AsyncIterator[Any]:
+    """Ask through a new asyncio client with its default retries; see `every_cut`."""
+    at = 0
+    while at == 0 or len(door.seen) >= at:
+        at += 1
+        door.reset()
+        door.fail(at, "cut")
+        async with redis_asyncio.Redis(port=door.port, protocol=2) as client:
+            yield await ask(client)
+
+
+async def every_cancel(
+    server: RedisServer, ask: Callable[[Any], Any], free: Callable[[], bool], least: int
+) -> None:
+    """Cancel a coroutine function at each of its awaits; see that nothing stays granted.
+
+    Arguments: ask: is given a new client, which connects first; free: says whether all is free;
+    least: how many awaits there are at least. No job's connection is used.
+    """
+    at, reaches = 0, True
+    while reaches:
+        at += 1
+        async with redis_asyncio.Redis(port=server.port) as client:
+            reaches = await cancelled_at(ask(client), at)
+            assert not twin_of(client)._idle
+        await eventually(free, f"all to be free after a cancel at await {at}")
+    assert at > least
+
+
+async def eventually(free: Callable[[], bool], what: str) -> None:
+    """Wait until something holds, without holding up the event loop."""
+    for _ in range(3_000):
+        if free():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def every_opcode(
+    call: Callable[[], object], free: Callable[[], bool], left_out: Collection[Point] = ()
+) -> None:
+    """Raise into a call before each of the package's opcodes; see that nothing stays granted."""
+    points = [each for each in points_of(call, (PACKAGE,)) if each not in left_out]
+    call()
+    landed = 0
+    for point in points:
+        landed += interrupt(call, point) is not None
+        assert free(), place_of(point)
+    assert landed > 0.5 * len(points) > 50
