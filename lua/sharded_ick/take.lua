@@ -1,8 +1,9 @@
 -- Takes the lease of an ick shard if nobody holds it, or, if that is asked for, a consumer of this name.
 -- KEYS: version, producer set, consumer set, lease, mark. ARGV: the caller's mark, the consumer, time
 -- to live in ms, 1 to take it over from a holder of the same name or 0, the nonce that the caller has chosen,
--- hexadecimal digits. Returns the new token, '' if somebody holds it; nil, with nothing granted, if the caller's
--- layout is out of date. Asked again with the same nonce, the token that was granted to it.
+-- hexadecimal digits. Returns the new token; '' if somebody holds it, and then only an older mark becomes the
+-- caller's; nil, with nothing changed, if the caller's layout is out of date. Asked again with the same nonce,
+-- the token that was granted to it.
 --@include shard
 --@include clock
 local problem = refuse(false)

@@ -2,7 +2,7 @@
 -- KEYS: hash, deadlines, due, mark of the source, then of the destination. ARGV: mark, [REPLACE].
 -- Returns 1, or 0 when no field is live or something stands at the destination.
 --@include two_hashes
-local problem = refuse() or refuse_destination()
+local problem = refuse_either()
 if problem then
   return problem
 end

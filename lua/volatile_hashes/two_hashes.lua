@@ -7,13 +7,14 @@
 --   KEYS[5..8] hash, deadlines, due and mark of the destination
 local to_hash, to_deadlines, to_due, to_mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 
--- Checks the destination as refuse() checks the source; any type may stand at its key, since it is
--- overwritten. Returns an error reply or nil.
-local function refuse_destination()
+-- Checks the destination as refuse() checks the source, and that too, before the mark of either is
+-- written; any type may stand at the destination, since it is overwritten. Returns an error reply or nil.
+local function refuse_either()
   local found = redis.pcall('GET', to_mark)
   local problem = refuse_mark(to_mark, found, ARGV[1], 'a layout mark')
     or refuse_key('ZCARD', to_deadlines, 'the deadlines of a volatile hash')
     or refuse_key('ZCARD', to_due, 'a due index')
+    or refuse()
   if not problem and not found then
     local reply = redis.pcall('SET', to_mark, first_mark(ARGV[1]))
     return reply.err and reply
@@ -46,9 +47,9 @@ local function schedule_destination()
   end
 end
 
--- Refuses what refuse() and refuse_destination() refuse, and a source without a live field.
+-- Refuses what refuse_either() refuses, and a source without a live field.
 local function refuse_rename()
-  local problem = refuse() or refuse_destination()
+  local problem = refuse_either()
   if not problem and not has_live() then
     return redis.error_reply('ERR no such key')
   end

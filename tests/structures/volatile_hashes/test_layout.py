@@ -135,6 +135,24 @@ def test_a_foreign_type_at_a_key_of_the_destination(
     refuses(client, lambda: getattr(hashes, write)("h", target), LayoutError, "does not hold")
 
 
+@pytest.mark.parametrize("write", ["rename", "renamenx", "copy"])
+@pytest.mark.parametrize("marked", ["h", "target"])
+def test_a_refused_command_on_two_hashes_marks_neither(
+    redis7: RedisServer, write: str, marked: str
+) -> None:
+    hashes = emulated(redis7)
+    client = redis7.client()
+    target = next(
+        name
+        for name in (f"x{i}" for i in range(100))
+        if own_keys(hashes, name.encode())["mark"] != own_keys(hashes)["mark"]
+    )
+    # Written by another program, so that neither index shard has a mark.
+    client.hset("h", "f", 1)
+    client.set(own_keys(hashes, (marked if marked == "h" else target).encode())["mark"], "2:new")
+    refuses(client, lambda: getattr(hashes, write)("h", target), LayoutError, "2:new")
+
+
 @pytest.mark.parametrize("write", WRITES)
 def test_a_mark_of_another_layout(redis7: RedisServer, write: str) -> None:
     hashes = emulated(redis7)
