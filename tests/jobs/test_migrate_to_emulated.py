@@ -478,6 +478,7 @@ def test_a_recruit_may_die_at_any_command(
             run_until(job_on(client), "emulated")
             assert hashes_on(client).hpexpiretime("h:1", "a", "b") == times, point
             assert client.hpexpiretime("h:1", "a", "b") == [-1, -1], point
+            assert marks_of(client) == {b"1:emulated"}, point
         assert deaths > 10
 
 

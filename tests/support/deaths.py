@@ -19,7 +19,7 @@ from support.faulty_server import FaultyServer, KillSwitch
 from support.proof import tried
 from support.servers import RedisCluster3
 
-MOST_COMMANDS = 80
+MOST_COMMANDS = 200
 KILLED = "a process killed (SIGKILL) before or after one of its commands"
 
 

@@ -39,7 +39,7 @@ from workstealing.structures.volatile_hashes import hashes as hashes_module
 # What was answered was written: only a crash of the machine would lose it.
 NAMESPACE, AOF = "m", {"appendonly": "yes", "appendfsync": "no"}
 FIELDS = ["a", "b", "c", "d"]
-MOST_PROCESSES, MOST_ASLEEP = 6, 8
+MOST_PROCESSES, MOST_ASLEEP = 6, 6
 MOST_TOUCHED = 2
 # No second passes but by a step of its own.
 GRACE_SECONDS, LONG_MS = 1_000.0, 2_000_000
@@ -82,6 +82,7 @@ class MovingNamespace:
         VolatileHashes(self.client, NAMESPACE, backend=backend).open()
         self.processes = [self._process()]
         self.asleep: list[VolatileHashes] = []
+        self.believers: list[VolatileHashes] = []
 
     # ---- what happens ----------------------------------------------------------------------------
 
@@ -91,7 +92,7 @@ class MovingNamespace:
             (40, self.use),
             (8, self.use_in_a_pipeline),
             (14, self.use_short_lived),
-            (14, self.sleep_or_wake),
+            (40 if self.believers and self.backend == "returning" else 14, self.sleep_or_wake),
             (25, self.move),
             (5, self.let_time_pass),
             (4, self.begin_a_process),
@@ -185,7 +186,7 @@ class MovingNamespace:
         """Let so much time pass that every process asks for the layout before its next command."""
         if self.client.hexists(self._layout, "since"):
             self.client.hincrby(self._layout, "since", -LONG_MS)
-        for process in (*self.processes, *self.asleep):
+        for process in (*self.processes, *self.asleep, *self.believers):
             process._layout_read = -1e18
 
     def sleep_or_wake(self) -> None:
@@ -193,19 +194,16 @@ class MovingNamespace:
 
         One that takes the namespace for emulated sleeps until it is moved back.
         """
-        woken = [each for each in self.asleep if self._may_wake(each)]
-        if len(self.asleep) < MOST_ASLEEP and (not woken or self.draw.random() < 0.5):
-            self.asleep.append(self._process())
-            self.asleep[-1].open()
-        elif woken:
-            process = self.draw.choice(woken)
-            self.asleep.remove(process)
+        slept, believed = self.draw.choice([(self.believers, "emulated"), (self.asleep, "")])
+        may_wake = not believed or self.backend == "returning"
+        if slept and may_wake and self.draw.random() < 0.7:
+            process = slept.pop(self.draw.randrange(len(slept)))
+            self.look(process, 8, writes=False)
             self.use(process)
             self.processes[-1] = process
-
-    def _may_wake(self, process: VolatileHashes) -> bool:
-        believed = process.layout.backend if process.layout else ""
-        return believed != "emulated" or self.backend == "returning"
+        elif len(slept) < MOST_ASLEEP and believed in ("", self.backend):
+            slept.append(self._process())
+            slept[-1].open()
 
     def begin_a_process(self) -> None:
         """Begin a process; if there are too many, another one than the oldest ends."""
@@ -240,14 +238,16 @@ class MovingNamespace:
         found: bytes = self.client.hget(self._layout, "backend")
         return found.decode()
 
-    def look(self, process: VolatileHashes, most: int = MOST_TOUCHED) -> None:
+    def look(
+        self, process: VolatileHashes, most: int = MOST_TOUCHED, *, writes: bool = True
+    ) -> None:
         """Compare what a process sees with the model, and write to some hashes.
 
         Arguments: process; most: how many hashes it writes to, and whose deadlines it asks for:
-        while the namespace moves, that alone moves a hash.
+        while the namespace moves, that alone moves a hash; writes: whether it writes at all.
         """
         touched = self.draw.sample(self.names, min(most, len(self.names)))
-        for name in touched:
+        for name in touched if writes else ():
             for hashes in (process, self.model):
                 hashes.hset(name, "z", self.counts["steps"])
         model = self.model
@@ -311,18 +311,17 @@ class MovingNamespace:
         name, other = draw.sample(self.names, 2)
         field, second, value = draw.choice(FIELDS), draw.choice(FIELDS), draw.randint(0, 99)
         at = now_ms() + HOUR_MS + draw.randint(0, 9) * HOUR_MS
-        option: dict[str, Any] = draw.choice([{"pxat": at}, {"keepttl": True}, {}])
-        kept: dict[str, Any] = draw.choice([{"pxat": at}, {"persist": True}, {}])
+        option: dict[str, Any] = draw.choice([{"pxat": at}] * 4 + [{"keepttl": True}, {}])
+        kept: dict[str, Any] = draw.choice([{"pxat": at}] * 4 + [{"persist": True}, {}])
         when: dict[str, Any] = {draw.choice(["nx", "xx", "gt", "lt"]): True}
         pair = {field: value, second: value}
         commands: list[Callable[[Any], Any]] = [
-            lambda h: h.hsetex(name, mapping=pair, **option),
-            lambda h: h.hset(name, mapping=pair),
+            *[lambda h: h.hsetex(name, mapping=pair, **option)] * 4,
             lambda h: h.hset(name, field, value),
             lambda h: h.hincrby(name, field, value),
             lambda h: h.hdel(name, field),
             lambda h: h.hpersist(name, field, second),
-            lambda h: h.hpexpireat(name, at, field, second),
+            *[lambda h: h.hpexpireat(name, at, field, second)] * 4,
             lambda h: h.hpexpireat(name, at, field, **when),
             lambda h: h.hgetex(name, field, **kept),
             lambda h: h.hgetdel(name, field),
