@@ -736,6 +736,25 @@ def test_a_recruiter_reports(any_server: AnyServer, make: Callable[..., Ledger])
     assert total(read(client, "another", minutes=2)) == {}
 
 
+def test_counts_are_handed_back_while_the_namespace_returns(
+    redis8: RedisServer, make: Callable[..., Ledger]
+) -> None:
+    """The server kept the deadline that it had, beside the one of the ledger's own keys."""
+    client, ledger = redis8.client(), make(redis8.client())
+    for count, backend in enumerate(("native", "leaving", "returning"), 1):
+        if count > 1:
+            client.hset(f"ws:{ledger.hashes.namespace}:layout", "backend", backend)
+            ledger.hashes.forget()
+        work(ledger, "sweep", Outcome.WORKED, 1)
+        assert ledger.flush(PATIENCE)
+        assert total(read(client, minutes=2))["sweep"].worked == count
+    pattern = "{workstealing:ledger:default}:[0-9]*"
+    # Two, if a minute has begun meanwhile: the last one counts.
+    hashes = list(client.scan_iter(pattern, _type="hash"))
+    assert [-1] in [client.hexpiretime(key, "worked:sweep") for key in hashes]
+    assert all(ledger.hashes.httl(key, "worked:sweep")[0] > 0 for key in hashes)
+
+
 @pytest.mark.parametrize("minutes", [0, -1, 1_441, 1.5, True])
 def test_minutes_that_cannot_be(redis7: RedisServer, minutes: Any) -> None:
     with pytest.raises(ConfigurationError, match="minutes is"):
