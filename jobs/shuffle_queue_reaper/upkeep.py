@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
 
+from workstealing.errors import LayoutError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin
 from workstealing.structures.shuffle_queue.deleting import (
-    foreign_meta,
     groups_in,
     meta_of,
     span_in,
@@ -26,7 +26,7 @@ from workstealing.structures.shuffle_queue.names import (
     QueueNames,
     stored_place,
 )
-from workstealing.structures.stored import stored_number
+from workstealing.structures.stored import stored_number, wrong_type
 
 T = TypeVar("T")
 WINDOW = 64
@@ -96,12 +96,12 @@ class Upkeep:
                 ],
                 budget,
             )
-        except ResponseError as error:
+        except (ResponseError, LayoutError):
             # A script reports in its own words which of the two is foreign.
             self.call(
                 [self.script("overdue", (self._names.meta, self._names.deadlines), 0, 1)], budget
             )
-            raise foreign_meta(self._names, error) from error
+            raise
         meta = meta_of(flat)
         if not meta:
             return None
@@ -138,10 +138,14 @@ class Upkeep:
         """Send commands on the queue's keys in one round trip.
 
         Arguments: commands; budget: of time. Returns: their replies. Raises: LayoutError if a
-        script refuses, or else the first error reply; OutOfTime; connection faults.
+        script refuses or a key has another type, or else the first error reply; OutOfTime;
+        connection faults.
         """
         node = self._twin.node_of(self._names.slot)
-        return checked(self._twin.call(node, commands, budget))
+        try:
+            return checked(self._twin.call(node, commands, budget))
+        except ResponseError as error:
+            raise wrong_type(self._names.base, error) from error
 
     def below(self, bound: int) -> int:
         """Return a random whole number from 0 to bound - 1."""

@@ -1,5 +1,5 @@
 -- Deletes a group of a log with all that it knows; the log's entries stay.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting. ARGV: group.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news. ARGV: group.
 -- Returns how many keys were deleted.
 --@include group
 local facts = redis.pcall('HMGET', meta, 'mark')

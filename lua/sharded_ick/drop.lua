@@ -9,7 +9,7 @@ if not lease then
 end
 problem = refuse_key('ZCARD', KEYS[2], 'members that are being moved')
   or refuse_key('HLEN', KEYS[3], 'dead members that are being moved')
-  or refuse_key('HLEN', KEYS[4], 'the attempts of an Ick')
+  or refuse_key('HLEN', KEYS[4], 'what is noted of members that are being moved')
 if problem then
   return problem
 end

@@ -10,6 +10,7 @@ local facts = redis.pcall('HMGET', meta, 'mark', 'groups', 'back:' .. group)
 local problem = refuse(facts)
 -- With one group, the usual case, nothing is to be read.
 if not problem and facts[2] ~= '1' then
+  --@include queue
   groups_of(facts[2])
   problem = unbelieved
 end

@@ -60,7 +60,11 @@ local function settle_back()
 end
 
 local function last_id(stream)
-  local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)
+  local last = redis.pcall('XREVRANGE', stream, '+', '-', 'COUNT', 1)
+  if is_error(last) then
+    unbelieved = unbelieved or refusal(last, stream, 'does not hold a stream of a shuffle queue')
+    return ''
+  end
   return last[1] and last[1][1] or '0-0'
 end
 
@@ -388,5 +392,9 @@ if back then
     end
   end
 end
+local told, seen = last_id(notifications), last_id(legacy)
+if unbelieved then
+  return unbelieved
+end
 count_delays(state, delays)
-return { 1, at, following, last_id(notifications), last_id(legacy), wait }
+return { 1, at, following, told, seen, wait }

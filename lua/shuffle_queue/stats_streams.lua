@@ -89,7 +89,8 @@ local function describe(stream, number, group, cursor, most)
   local back = redis.call('ZRANGEBYSCORE', returned, number, number, 'LIMIT', 0, 1)[1]
   local back_id
   if back then
-    back_id = select(2, place_of(returned, back))
+    local _, id = place_of(returned, back)
+    back_id = id
   end
   local delivered, on, tenants = count(stream, group, number, last, cursor, tonumber(most))
   return {

@@ -18,6 +18,7 @@ if
   or marked ~= ARGV[1]
   or type(alive) == 'table'
   or is_elsewhere(is_named, due)
+  or not string.find(facts[2] or '0', '^%d%d?%d?%d?$')
 then
   -- Functions needed only here are not made for each message.
   --@include queue
@@ -25,6 +26,7 @@ then
   if problem then
     return problem
   end
+  span_of(facts[2])
   joined_of(facts[3])
   if facts[1] then
     span_of(facts[2])
