@@ -380,7 +380,7 @@ class Compactor(LogEngine):
         if log.mark not in (b"", LOG_VERSION.encode()):
             self._require_version(budget, slice)
         cold_before = now - settings.cold_ms
-        waited = [now - _since(keys.full, score) for score in oldest_full[1:]]
+        waited: list[float] = [now - _since(keys.full, score) for score in oldest_full[1:]]
         if settings.compresses:
             waited += [
                 cold_before - since
