@@ -102,8 +102,9 @@ def run(client: Any, folder: Path) -> dict[str, int]:
     dirty: ShardedIck = ShardedIck(client, "documents", ick_shards=4)
     dirty.add(str(number) for number in range(DOCUMENTS))
 
-    # A consumer that dies with a batch in hand.
-    dead = dirty.lease("dead", lease=0.5).__enter__()
+    # A consumer that dies with a batch in hand. Who leases its ick shard next would be given the
+    # batch; until then, a recruit takes it back.
+    dead = dirty.lease("dead", lease=5).__enter__()
     lost = len(dead.reserve(BATCH))
 
     # What goes stale is put back by whoever has a moment to spare.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Response
@@ -100,7 +100,9 @@ def main() -> None:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
         print(f"curl -i {address}/item/17     # X-Cache: miss, then hit", flush=True)
         print(f"curl {address}/figures        # who enlisted, who was recruited", flush=True)
-        uvicorn.Server(config).run(sockets=[bound])
+        # uvicorn stops in good order, and then raises it anew.
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[bound])
 
 
 if __name__ == "__main__":

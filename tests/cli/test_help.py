@@ -110,11 +110,20 @@ def test_what_needs_no_extra_works_without() -> None:
     assert json.loads(doctor.stdout)["checks"]
 
 
-def test_a_missing_extra_is_named() -> None:
-    said = bare("completion", "bash")
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (("completion", "bash"), "cli"),
+        (("demo",), "demo"),
+        (("dashboard", "--url", "redis://127.0.0.1:1/0"), "dashboard"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else each,
+)
+def test_a_missing_extra_is_named(arguments: tuple[str, ...], extra: str) -> None:
+    said = bare(*arguments)
     assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr.count("\n") == 1
-    assert "pip install 'workstealing[cli]'" in said.stderr
+    assert said.stderr.count("\n") == 1, said.stderr
+    assert f"pip install 'workstealing[{extra}]'" in said.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from support.dashboards import TOKEN
+from support.patience import GUARD_SECONDS
 from support.servers import RedisServer
 from workstealing.cli import dashboard
 
@@ -77,6 +79,23 @@ def test_who_stops_in_the_midst_is_left(address: Any, said: bytes) -> None:
         while client.recv(65536):
             pass
     # The others are answered.
+    assert answer_of(address, "/").startswith(b"HTTP/1.1 401")
+
+
+def test_a_byte_now_and_then_holds_no_thread(address: Any) -> None:
+    begun = time.monotonic()
+    with (
+        socket.create_connection(address, timeout=0.1) as client,
+        contextlib.suppress(ConnectionError),
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\nX: ")
+        # Each byte comes within the server's patience, and all of them together do not.
+        while time.monotonic() - begun < GUARD_SECONDS:
+            client.sendall(b"x")
+            with contextlib.suppress(TimeoutError):
+                if not client.recv(65536):
+                    break
+    assert time.monotonic() - begun < GUARD_SECONDS
     assert answer_of(address, "/").startswith(b"HTTP/1.1 401")
 
 

@@ -24,3 +24,4 @@ def test_it_runs_by_one_command() -> None:
     assert said["wrong in the index"] == "0"
     assert said["left in the queue"] == "0"
     assert int(said["enlisted"]) > 0
+    assert int(said["returned by the reaper"]) >= int(said["in a dead consumer's hand"])

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ class Shop:
     """A running example of a web application."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-        self._process, self._port, self._log = process, port, log
+        self.process, self._port, self.log = process, port, log
 
     def get(self, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=SECONDS)
@@ -73,7 +74,7 @@ class Shop:
             connection.close()
 
     def answers(self) -> bool:
-        assert self._process.poll() is None, self._log.read_text()
+        assert self.process.poll() is None, self.log.read_text()
         try:
             return self.get("/figures")[0] == 200
         except OSError:
@@ -128,6 +129,15 @@ def test_a_shop_serves_and_its_fast_exits_enlist(
     assert (headers["X-Cache"], again) == ("hit", body)
     # It has enlisted after its response: not before we could look.
     wait_until(lambda: shop.enlisted() == 1, "the enlist of a hit", SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["fastapi_items", "flask_items"])
+def test_ctrl_c_ends_a_shop_without_a_traceback(start: Callable[[str], Shop], example: str) -> None:
+    shop = start(example)
+    shop.process.send_signal(signal.SIGINT)
+    shop.process.wait(SECONDS)
+    assert "Traceback" not in shop.log.read_text()
 
 
 def test_djangos_checks_find_nothing(redis7: RedisServer) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from support.interruptions import Interruption
 from workstealing import Outcome, Recruiter, Slice
+from workstealing.errors import Aborted, OutOfTime, Skipped
 from workstealing.recruiting import Hooks
 from workstealing.recruiting.deferral import Deferral
 from workstealing.testing import always
@@ -44,6 +45,35 @@ class Formatting(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(self.format(record))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Aborted("another came first"), "a slice was aborted: Aborted: another came first"),
+        (Skipped("it rests"), "a slice was skipped: Skipped: it rests"),
+        (OutOfTime("too late"), "a slice was out of time: OutOfTime: too late"),
+    ],
+    ids=["aborted", "skipped", "out of time"],
+)
+def test_a_slice_that_came_to_nothing_says_why_at_debug(
+    caplog: pytest.LogCaptureFixture, error: Exception, said: str
+) -> None:
+    recruiter = always()
+
+    @recruiter.job(rate=1.0)
+    def giving_up(slice: Slice) -> int:
+        raise error
+
+    with caplog.at_level(logging.DEBUG, "workstealing"):
+        for _ in range(3):
+            recruiter.enlist()
+    lines = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
+    assert lines == [f"job 'giving_up': {said}"] * 3
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "workstealing"):
+        recruiter.enlist()
+    assert not [each for each in caplog.records if said in each.getMessage()]
 
 
 @pytest.fixture

@@ -352,7 +352,13 @@ class TestJob:
         with pytest.raises(TypeError, match="perform"):
             Nothing()  # type: ignore[abstract]
 
-    @pytest.mark.parametrize("wrong", [FunctionJob, lambda slice: 0, None, "sweep"])
+    def test_the_class_of_a_job_is_to_be_called(self) -> None:
+        with pytest.raises(
+            ConfigurationError, match=r"FunctionJob is the class .*: call it, as in"
+        ):
+            always().install(FunctionJob, rate=0.1)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("wrong", [Slice, lambda slice: 0, None, "sweep"])
     def test_only_a_job_is_installed(self, wrong: Any) -> None:
         with pytest.raises(ConfigurationError, match="expects an instance of Job"):
             always().install(wrong, rate=0.1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ VIEW_TOKEN_VARIABLE = "WORKSTEALING_DASHBOARD_VIEW_TOKEN"  # noqa: S105
 HOST = "127.0.0.1"
 PORT = 8765
 CLIENT_SECONDS = 30.0
-"""After so many seconds the server leaves a client that neither reads nor sends."""
+"""After so many seconds the server leaves a client that does not read, or has not asked by then."""
 
 DESCRIPTION = """\
 Serve the dashboard: one page with the figures of every job, from the fleet's ledger, and the
@@ -130,6 +132,11 @@ def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
         # Without it, a client that stops midway would hold its thread, and a stream its place.
         timeout = CLIENT_SECONDS
 
+        def setup(self) -> None:
+            """Give the whole request the time that each of its bytes would have."""
+            super().setup()
+            self.rfile = io.BufferedReader(_WithinTime(self.connection, CLIENT_SECONDS))
+
         def version_string(self) -> str:
             """Name the server without the versions beneath it."""
             return "workstealing"
@@ -147,6 +154,28 @@ def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
     server.daemon_threads = True
     server.block_on_close = False
     return server, token
+
+
+class _WithinTime(io.RawIOBase):
+    """What a client sends, until its time is up: a byte now and then holds no thread for ever."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self._seconds = connection, seconds
+        self._deadline = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request came too slowly")
+        self._connection.settimeout(left)
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            # The answer has its own time.
+            self._connection.settimeout(self._seconds)
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -51,7 +51,8 @@ def checked_limit(limit: object) -> int:
     Raises: ConfigurationError unless it is an int of at least 1.
     """
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1:
-        return limit
+        # redis-py does not send an IntEnum as its number.
+        return int(limit)
     raise ConfigurationError(f"a slice's limit is {limit!r}; expected at least 1 item")
 
 
@@ -74,7 +75,7 @@ def checked_count(count: object, what: str) -> int:
     Raises: ConfigurationError unless it is an int of at least 0.
     """
     if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
-        return count
+        return int(count)
     raise ConfigurationError(f"{what} is {count!r}; expected an int of at least 0")
 
 
@@ -84,7 +85,7 @@ def checked_attempts(max_attempts: object) -> int:
     Raises: ConfigurationError unless it is an int of at least 1.
     """
     if isinstance(max_attempts, int) and not isinstance(max_attempts, bool) and max_attempts >= 1:
-        return max_attempts
+        return int(max_attempts)
     raise ConfigurationError(
         f"max_attempts is {max_attempts!r}; expected a number of times, 1 or more"
     )

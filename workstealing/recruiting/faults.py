@@ -106,6 +106,15 @@ class FaultLog:
             timeouts=self._timeouts,
         )
 
+    def tell(self, subject: str, outcome: str, why: Exception) -> None:
+        """Log at level DEBUG why a slice came to nothing: each time, for who looks for it."""
+        if _LOGGER.isEnabledFor(logging.DEBUG):
+            log_safely(
+                *(_LOGGER, logging.DEBUG, "%s: a slice was %s: %s: %s"),
+                *(subject, outcome, type(why).__name__, shown(why, self._timeouts)),
+                timeouts=self._timeouts,
+            )
+
     def _missed(self, subject: str) -> int | None:
         """Return the number of counted reports; None: this one is only counted, too."""
         now = self._clock.monotonic()

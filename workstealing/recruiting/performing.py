@@ -14,7 +14,7 @@ from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.recruiting.health import RaisedError, Server, Verdict
 from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.lottery import Installed
-from workstealing.recruiting.slice import FLIGHT, Outcome, Report, Run, Slice, seconds_for
+from workstealing.recruiting.slice import FLIGHT, Outcome, Report, Run, Slice, seconds_for, spoken
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -124,6 +124,7 @@ class Performer:
             return self.skip(installed)
         outcome, items = Outcome.FAILED, 0
         error: BaseException | None = None
+        given_up: Exception | None = None
         slice: Slice | None = None
         try:
             slice = self.new_slice(installed, *bounds)
@@ -133,13 +134,13 @@ class Performer:
             if not items and server is not None:
                 server.confirm(slice)
             outcome = Outcome.WORKED if items else Outcome.IDLE
-        except Skipped:
-            outcome = Outcome.SKIPPED
-        except OutOfTime:
-            outcome = Outcome.OUT_OF_TIME
+        except Skipped as raised:
+            outcome, given_up = Outcome.SKIPPED, raised
+        except OutOfTime as raised:
+            outcome, given_up = Outcome.OUT_OF_TIME, raised
         except Exception as raised:
             if is_abort(raised):
-                outcome = Outcome.ABORTED
+                outcome, given_up = Outcome.ABORTED, raised
             else:
                 error = raised
                 if self._timeouts.include(raised):
@@ -167,8 +168,10 @@ class Performer:
                 self._faults.warn(f"job {installed.name!r}", _too_short(installed, slice))
             elif is_due and outcome is not Outcome.OUT_OF_TIME:
                 self._say_if_behind(installed)
+            if given_up is not None:
+                self._faults.tell(f"job {installed.name!r}", spoken(outcome.value), given_up)
             # The traceback holds this frame, and this frame would hold the traceback.
-            error = None
+            error = given_up = None
         return outcome
 
     def _say_if_behind(self, installed: Installed) -> None:

@@ -140,6 +140,11 @@ class Recruiter(Enlisting):
         Raises: DuplicateJobError, RateError or ConfigurationError; then nothing has changed.
         O(installed jobs), no command.
         """
+        if isinstance(job, type) and issubclass(job, Job):
+            raise ConfigurationError(
+                f"install() expects a job, and {job.__name__} is the class of one: call it, as in"
+                f" install({job.__name__}(...), rate=...)"
+            )
         if not isinstance(job, Job):
             raise ConfigurationError(
                 f"install() expects an instance of Job, not {job!r}; a function becomes a job by"

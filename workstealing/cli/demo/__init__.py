@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from pathlib import Path
 
 from workstealing.cli.clients import add_url_option
 from workstealing.cli.output import add_json_option
 from workstealing.cli.values import at_least, duration, rate
+from workstealing.errors import MissingExtraError
 
 LONGEST_SECONDS = 3600.0
 MOST_WORKERS = 64
@@ -58,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo. Returns: 0, or 1 if a law was broken. Raises: WorkStealingError."""
+    # Before the import below, which needs them.
+    for module in ("flask", "gunicorn", "rich"):
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("demo", module) from error
     from workstealing.cli.demo.running import run as run_demo
 
     return run_demo(options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import itertools
 import math
 import os
@@ -32,7 +31,7 @@ from workstealing.cli.demo.traffic import (
 from workstealing.cli.demo.web import Client, Load, WebServer
 from workstealing.cli.live import StopWish, stop_wish
 from workstealing.cli.output import note, print_json, say, table
-from workstealing.errors import MissingExtraError, WorkStealingError
+from workstealing.errors import WorkStealingError
 from workstealing.recruiting.lottery import DISABLED_VARIABLE, is_disabled
 from workstealing.recruiting.slice import OUTCOMES, spoken
 from workstealing.store import EmbeddedServer
@@ -70,9 +69,6 @@ def run(options: argparse.Namespace) -> int:
 
     Raises: WorkStealingError for bad input; then nothing is left behind.
     """
-    for module in ("flask", "gunicorn", "rich"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError("demo", module)
     logged = None if options.log is None else read_access_log(options.log)
     is_live = sys.stdout.isatty() and not options.json
     with stop_wish() as wish, ExitStack() as stack:

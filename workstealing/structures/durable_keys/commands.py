@@ -232,7 +232,7 @@ def _checked_token(token: int | None) -> int:
         raise ConfigurationError(
             f"the token {token!r} is no int: give the int that acquire returned"
         )
-    return token
+    return int(token)
 
 
 Arguments = Sequence[Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Generic
+from typing import Any, Generic, Never
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.faults import log_safely
@@ -47,6 +47,7 @@ from workstealing.structures.ick.members import (
     dead_members,
     in_chunks,
     pairs_of,
+    require_one,
     scored,
 )
 from workstealing.structures.layout import as_text
@@ -76,7 +77,7 @@ class _IckOperations:
     _has_warned = False
 
     @operation
-    def add(self, members: Members | Member) -> Steps[Added]:
+    def add(self, members: Members | Member, *others: Never) -> Steps[Added]:
         """Add members, or lower their scores; of two scores the lower one wins.
 
         Arguments: members: {member: score}, pairs (member, score), or members alone, whose score is
@@ -86,6 +87,7 @@ class _IckOperations:
         added atomically; one round trip for each 512,000. A member that is given twice is added in
         the order given. Without members the Ick is made, or checked.
         """
+        require_one(others)
         return self._adding(pairs_of(members))
 
     @operation
@@ -153,7 +155,7 @@ class _IckOperations:
             raise ConfigurationError(
                 f"n={n!r} dead members cannot be listed: give a number, 1 or more"
             )
-        return listing_dead(self.names, n)
+        return listing_dead(self.names, int(n))
 
     @operation
     def revive(self, *members: Member) -> Steps[int]:

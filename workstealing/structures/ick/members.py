@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
@@ -109,7 +109,17 @@ def checked_count(n: object) -> int:
     """Return a number of members to reserve. Raises: ConfigurationError for a wrong one."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise ConfigurationError(f"n={n!r} members cannot be reserved: give a number, 0 or more")
-    return n
+    # redis-py does not send an IntEnum as its number.
+    return int(n)
+
+
+def require_one(others: Sequence[object]) -> None:
+    """Refuse redis-ick's order of arguments, score by score. Raises: ConfigurationError."""
+    if others:
+        raise ConfigurationError(
+            "add() takes all members as one argument: give {member: score}, or pairs (member,"
+            " score), and not redis-ick's add(score, member)"
+        )
 
 
 def checked_reservation(token: object) -> str:

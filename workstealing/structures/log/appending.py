@@ -63,12 +63,13 @@ class Appending(LogBase):
     """Appending to a log, and waking the groups in which members wait."""
 
     @operation
-    def append(self, *entries: Any, keep: int | None = None) -> Steps[int]:
+    def append(self, *entries: Any, keep: int | None = None, backlog: None = None) -> Steps[int]:
         """Append entries behind the last one, all or none.
 
         Arguments: entries: 1 to 10,000, of 512 MiB together at most; bytes, or values that the
-        codec takes; keep: evict whole blocks as long as at least so many entries stay. Returns:
-        the offset of the first; the others follow without a gap. Raises: ConfigurationError;
+        codec takes; keep: evict whole blocks as long as at least so many entries stay; backlog: the
+        same word of other logs, refused. Returns: the offset of the first; the others follow
+        without a gap. Raises: ConfigurationError;
         LayoutError; errors of redis-py, for instance of a full server. After an error nothing is
         written, but after a lost connection the entries may be there, and a repeated call would
         append them twice; the client's own retries do not. One round trip; one more if others have
@@ -76,6 +77,10 @@ class Appending(LogBase):
         each 64 groups beyond the first 64 in which members wait. About 12 Redis commands, three for
         each block and some 15 for each such group.
         """
+        if backlog is not None:
+            raise ConfigurationError(
+                f"backlog={backlog!r} is a word of other logs: give keep= for how many entries stay"
+            )
         return self.append_steps(entries, keep)
 
     def append_steps(

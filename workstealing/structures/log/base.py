@@ -187,4 +187,5 @@ def checked_integer(value: object, what: str, least: int, most: int = MOST_OFFSE
         raise ConfigurationError(
             f"{what}={value!r} is not usable: give a whole number from {least} to {most}"
         )
-    return value
+    # redis-py does not send an IntEnum as its number.
+    return int(value)

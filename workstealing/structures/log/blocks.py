@@ -299,7 +299,7 @@ def checked_level(codec: str, level: int | None) -> int:
         raise ConfigurationError(
             f"level is {level!r}; expected a whole number from {lowest} to {highest} for {codec}"
         )
-    return level
+    return int(level)
 
 
 def _compressed(

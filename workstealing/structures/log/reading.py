@@ -373,5 +373,5 @@ def split(start: int, ends: bytes, data: bytes) -> list[bytes]:
 
 
 def _checked_read(offset: int, count: int, block: Duration) -> tuple[int, int, float]:
-    checked_integer(count, "count", 0)
+    count = checked_integer(count, "count", 0)
     return checked_integer(offset, "offset", -MOST_OFFSET), count, seconds_of(block, "block")

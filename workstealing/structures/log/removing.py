@@ -126,7 +126,7 @@ class Removing(LogBase):
 def _checked_until(offset: Any) -> int:
     if isinstance(offset, int) and offset < 0:
         raise ConfigurationError(
-            f"offset={offset} evicts nothing: give the offset up to which entries go, 0 or more, or"
-            f" keep={-offset} for how many stay"
+            f"offset={offset:d} evicts nothing: give the offset up to which entries go, 0 or more,"
+            f" or keep={-offset:d} for the last {-offset:d} to stay"
         )
     return checked_integer(offset, "offset", 0)

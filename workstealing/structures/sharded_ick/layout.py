@@ -87,7 +87,7 @@ def checked_ick_shards(ick_shards: object) -> int:
         raise ConfigurationError(
             f"ick_shards={ick_shards!r} is no number of ick shards: give 1 to {MOST_ICK_SHARDS}"
         )
-    return ick_shards
+    return int(ick_shards)
 
 
 class Core:

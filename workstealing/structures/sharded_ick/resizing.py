@@ -38,7 +38,7 @@ def checked_limit(limit: object) -> int:
     """Return how many members to move at most. Raises: ConfigurationError unless 1 or more."""
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise ConfigurationError(f"limit={limit!r} moves nothing: give a number of members, 1 up")
-    return limit
+    return int(limit)
 
 
 def resize(

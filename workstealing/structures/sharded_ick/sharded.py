@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Never, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -42,6 +42,7 @@ from workstealing.structures.ick.members import (
     checked_reservation,
     in_chunks,
     pairs_of,
+    require_one,
 )
 from workstealing.structures.sharded_ick.layout import (
     MOST_ICK_SHARDS,
@@ -82,12 +83,13 @@ class _ShardedIckOperations:
     core: Core
 
     @operation
-    def add(self, members: Members | Member) -> Steps[Added]:
+    def add(self, members: Members | Member, *others: Never) -> Steps[Added]:
         """Add members, each to its ick shard; of two scores of a member the lower one wins.
 
         Arguments and returns: as of `Ick.add`. Raises: ConfigurationError; LayoutError. One round
         trip; one script for each ick shard and 1,000 members, each atomic by itself.
         """
+        require_one(others)
         return _adding(self.core, pairs_of(members))
 
     @operation

@@ -604,7 +604,8 @@ def checked_count(n: object) -> int:
         raise ConfigurationError(
             f"n={n!r} messages cannot be read: give a number from 1 to {MOST_MESSAGES}"
         )
-    return n
+    # redis-py does not send an IntEnum as its number.
+    return int(n)
 
 
 def checked_stream(stream: object) -> int | None:
@@ -615,4 +616,4 @@ def checked_stream(stream: object) -> int | None:
         raise ConfigurationError(
             f"prefer_stream={stream!r} is no stream: give a number from 0 to {MOST_STREAMS - 1}"
         )
-    return stream
+    return int(stream)

@@ -147,7 +147,7 @@ class Settling(QueueBase):
             raise ConfigurationError(
                 f"n={n!r} dead messages cannot be listed: give a number from 1 to 10,000"
             )
-        return self._listing_dead(self.keys.group(group), n)
+        return self._listing_dead(self.keys.group(group), int(n))
 
     def _listing_dead(self, names: GroupNames, n: int) -> Steps[Page[DeadMessage]]:
         keys = (self.keys.meta, names.dead)

@@ -98,7 +98,7 @@ class Describing(QueueBase):
             )
         names = self.keys.group(group)
         delays = self._delays_of(names)
-        return _Looking(self.keys, self._step, delays, names, most_messages).steps()
+        return _Looking(self.keys, self._step, delays, names, int(most_messages)).steps()
 
 
 @dataclass(slots=True)

@@ -170,8 +170,8 @@ class Writing(QueueBase):
         its `more` how many follow the listed ones. Raises: ConfigurationError; LayoutError. One
         round trip.
         """
-        _checked_place(n, "n", 1, MOST_OVERDUE)
-        _checked_place(start, "start", 0, 2**53 - MOST_OVERDUE)
+        n = _checked_place(n, "n", 1, MOST_OVERDUE)
+        start = _checked_place(start, "start", 0, 2**53 - MOST_OVERDUE)
         return self._listing_overdue(n, start)
 
     def _listing_overdue(self, n: int, start: int) -> Steps[Page[OverdueMessage]]:
@@ -210,9 +210,10 @@ class Writing(QueueBase):
         return sorted(map(as_text, found))
 
 
-def _checked_place(number: object, name: str, least: int, most: int) -> None:
+def _checked_place(number: object, name: str, least: int, most: int) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
         raise ConfigurationError(
             f"{name}={number!r} is not usable to list overdue messages: give a whole number from"
             f" {least} to {most:,}"
         )
+    return int(number)

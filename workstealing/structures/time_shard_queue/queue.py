@@ -487,7 +487,8 @@ def _checked_number(name: str, number: Any, most: int) -> int:
     """Return a number of 1 to most. Raises: ConfigurationError, naming the argument."""
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
         raise ConfigurationError(f"{name}={number!r} is not usable: give 1 to {most}")
-    return number
+    # redis-py does not send an IntEnum as its number.
+    return int(number)
 
 
 def _checked_taking(consumer: Any, lease: Any) -> tuple[str, int]:

@@ -46,7 +46,7 @@ class TrackedSetNames:
         if not 1 <= sub_sets <= MOST_SUB_SETS:
             raise ConfigurationError(f"give sub_sets as a number from 1 to {MOST_SUB_SETS}")
         self.key = to_bytes(key)
-        self.sub_sets = sub_sets
+        self.sub_sets = int(sub_sets)
         # Until the layout is read, this release's own; then that of the layout.
         self.mark = f"{KIND.version}:{sub_sets}".encode()
         self._found: Versioned[Any] | None = None
