@@ -1,6 +1,7 @@
 -- Acknowledges or cancels messages of a time shard: nobody gets them again. Their parts are cleared away
 -- later. So this script writes no key that a sweeper WATCHes, and runs on a full server.
--- KEYS: mark, messages, consumed. ARGV: the caller's mark, ids.
+-- KEYS: mark, messages, consumed, and receipts of takes, whose messages the caller has. ARGV: the caller's
+-- mark, ids.
 -- Returns how many were known and not consumed yet.
 --@include time_shard
 local problem = refuse({ 'hash', 'set' })
@@ -15,5 +16,8 @@ for i = 2, #ARGV do
     redis.call('SADD', KEYS[3], ARGV[i])
     count = count + 1 - before
   end
+end
+if KEYS[4] then
+  redis.call('UNLINK', unpack(KEYS, 4))
 end
 return count

@@ -1,13 +1,14 @@
 -- Leases due messages of a time shard, the lowest due time first, and then messages whose lease has
 -- ended. On its way it applies releases and clears consumed messages away, a bounded number of them.
--- KEYS: mark, waiting, leased, messages, history, consumed, released, dead. ARGV: the caller's mark, the
--- consumer, the lease in ms, the most messages, after how many attempts a message is set aside, how many
--- others to look at.
+-- KEYS: mark, waiting, leased, messages, history, consumed, released, dead, receipt. ARGV: the caller's mark,
+-- the consumer, the lease in ms, the most messages, after how many attempts a message is set aside, how many
+-- others to look at, for how many ms the receipt is kept. The receipt has the caller's nonce in its name, and
+-- says what was leased: asked again with the same one, the same is answered.
 -- Returns { 1 if there is more to look at, else 0; the end of the leases; then for each message its id,
 -- text, due time, attempts and token }.
 --@include settle
 --@include clock
-local problem = refuse(KINDS)
+local problem = refuse(KINDS) or refuse_key('STRLEN', KEYS[9], 'the receipt of a take')
 if problem then
   return problem
 end
@@ -16,6 +17,32 @@ local instant, ends = string.format('%.0f', time), string.format('%.0f', time + 
 local wanted, most = tonumber(ARGV[4]), tonumber(ARGV[5])
 local window = wanted + tonumber(ARGV[6])
 local taken, found = 0, { 0, ends }
+local receipt = {}
+
+local function tell(id, message, due, takes, given_back)
+  for _, part in ipairs({
+    id, message, string.format('%.0f', due), takes - given_back, string.format('%.0f', takes),
+  }) do
+    found[#found + 1] = part
+  end
+end
+
+-- What was leased under this nonce before, as far as the leases hold; nothing after it was withdrawn.
+local before = redis.call('GET', KEYS[9])
+if before then
+  local more, until_ms, held = string.match(before, '^(%d) (%d+) (.*)$')
+  if more then
+    found = { tonumber(more), until_ms }
+    for id, of in string.gmatch(held, '(%S+) (%S+)') do
+      local message = redis.call('HGET', messages, id)
+      local takes, given_back, due = read_history(redis.call('HGET', history, id), history)
+      if message and takes == of and redis.call('SISMEMBER', consumed, id) == 0 then
+        tell(id, message, due, takes, given_back)
+      end
+    end
+  end
+  return unbelieved or found
+end
 
 local function lease(id, due)
   local message = redis.call('HGET', messages, id)
@@ -41,11 +68,8 @@ local function lease(id, due)
   redis.call('ZADD', leased, ends, id)
   redis.call('HSET', history, id, write_history(takes, given_back, due, ARGV[2]))
   taken = taken + 1
-  for _, part in ipairs({
-    id, message, string.format('%.0f', due), takes - given_back, string.format('%.0f', takes),
-  }) do
-    found[#found + 1] = part
-  end
+  tell(id, message, due, takes, given_back)
+  receipt[#receipt + 1] = id .. ' ' .. string.format('%.0f', takes)
 end
 
 local back = redis.call('ZRANGEBYSCORE', released, '-inf', instant, 'WITHSCORES', 'LIMIT', 0, window)
@@ -84,4 +108,7 @@ if taken == 0 and unbelieved then
   return unbelieved
 end
 found[1] = taken < wanted and more and 1 or 0
+if taken > 0 then
+  redis.call('SET', KEYS[9], found[1] .. ' ' .. ends .. ' ' .. table.concat(receipt, ' '), 'PX', ARGV[7])
+end
 return found

@@ -505,9 +505,9 @@ def take_all(
                 )
         shards = range(len(looks))
         tokens = yield from taking(core, layout, shards, holder, asked, take_over=take_over)
-        if all(tokens):
-            return layout, list(enumerate(tokens))
         taken = [(shard, token) for shard, token in enumerate(tokens) if token]
+        if len(taken) == len(tokens):
+            return layout, taken
         yield [_on_lease(core, "sharded_ick/release", shard, token) for shard, token in taken]
         asked.ick_shards.clear()
         # Another consumer came in between, or a resize has begun: the next look tells which.

@@ -10,8 +10,9 @@ from redis.exceptions import DataError
 
 from workstealing.clock import SYSTEM_CLOCK, Duration, WallClock, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.store.grants import Asking, AsynchronousAsks, BlockingAsks, asks
 from workstealing.store.keys import require_users_name, to_bytes
-from workstealing.store.operations import Asynchronous, Blocking, Steps, operation
+from workstealing.store.operations import Asynchronous, Steps, operation
 from workstealing.store.paging import Page, oldest
 from workstealing.store.twin import wrong_form
 from workstealing.structures.access import OPENING_SCRIPTS, QUEUED, Access
@@ -43,6 +44,7 @@ from workstealing.structures.time_shard_queue.rotation import (
     rotation_of,
 )
 from workstealing.structures.time_shard_queue.store import (
+    AskedTakes,
     Buried,
     Due,
     Entry,
@@ -132,10 +134,10 @@ class _TimeShardQueueOperations(Structure):
         """
         return self._putting(message_bytes(message), due_of(due))
 
-    @operation
+    @asks
     def take(
         self, consumer: str, lease: Duration = 60.0, drain_all: bool = False
-    ) -> Steps[Taken | None]:
+    ) -> Asking[Taken | None]:
         """Lease the message with the lowest due time of the consumers' time shard.
 
         Messages that are due in the future stay. If no other message is left, a message whose lease
@@ -146,13 +148,17 @@ class _TimeShardQueueOperations(Structure):
         lease ends by itself: choose it longer than the work takes; drain_all: look at every other
         time shard too, if there is nothing in the consumers'. Returns: a `Taken`, or None. Raises:
         ConfigurationError; LayoutError. One round trip; with drain_all at most N.
-        """
-        return self._taking_one(*_checked_taking(consumer, lease), drain_all)
 
-    @operation
+        With Redis, a call that is interrupted or cut off releases what it has leased, and one that
+        redis-py sends twice is answered by the same message.
+        """
+        checked, asked = _checked_taking(consumer, lease), self._asked()
+        return self._asking(self._taking_one(*checked, drain_all, asked), asked)
+
+    @asks
     def take_many(
         self, consumer: str, n: int, lease: Duration = 60.0, drain_all: bool = False
-    ) -> Steps[list[Taken]]:
+    ) -> Asking[list[Taken]]:
         """Lease up to n messages; see `take`.
 
         Arguments: n: 1 to 1,000. Returns: a list of `Taken`, of each time shard the lowest due
@@ -160,7 +166,8 @@ class _TimeShardQueueOperations(Structure):
         between two of them, the leases of the taken messages end by themselves.
         """
         _checked_number("n", n, MOST_AT_ONCE)
-        return self._taking(*_checked_taking(consumer, lease), n, drain_all)
+        checked, asked = _checked_taking(consumer, lease), self._asked()
+        return self._asking(self._taking(*checked, n, drain_all, asked), asked)
 
     @operation
     def ack(self, *messages: Taken | str) -> Steps[int]:
@@ -296,8 +303,25 @@ class _TimeShardQueueOperations(Structure):
         (message_id,) = yield from self.time_shards.put(time_shard, [Entry(body, due)], now_s)
         return message_id
 
-    def _taking(self, consumer: str, lease_ms: int, n: int, drain_all: bool) -> Steps[list[Taken]]:
+    def _asked(self) -> AskedTakes | None:
+        """Return what takes note of a call's takes; None if the store knows none again."""
+        return AskedTakes() if hasattr(self.store, "ask") else None
+
+    def _asking(self, steps: Steps[T], asked: AskedTakes | None) -> Asking[T]:
+        shards: Any = self.time_shards
+        return Asking(steps, lambda: shards.give_back(asked))
+
+    def _taking(
+        self,
+        consumer: str,
+        lease_ms: int,
+        n: int,
+        drain_all: bool,
+        asked: AskedTakes | None,
+    ) -> Steps[list[Taken]]:
         yield from self._opening()
+        shards: Any = self.time_shards
+        options = {} if asked is None else {"asked": asked}
         taken: list[Taken] = []
         mine = self.rotation.consuming(self.now_ms())
         count = self.rotation.time_shards if drain_all else 1
@@ -306,8 +330,10 @@ class _TimeShardQueueOperations(Structure):
             time_shard = (mine - i) % self.rotation.time_shards
             wanted = n - len(taken)
             try:
-                held = yield from self.time_shards.take(
-                    time_shard, consumer, lease_ms, wanted, self.max_attempts, is_turn=i == 0
+                held = yield from shards.take(
+                    *(time_shard, consumer, lease_ms, wanted, self.max_attempts),
+                    is_turn=i == 0,
+                    **options,
                 )
             except self.time_shards.faults:
                 if not taken:
@@ -319,8 +345,10 @@ class _TimeShardQueueOperations(Structure):
                 break
         return taken
 
-    def _taking_one(self, consumer: str, lease_ms: int, drain_all: bool) -> Steps[Taken | None]:
-        taken = yield from self._taking(consumer, lease_ms, 1, drain_all)
+    def _taking_one(
+        self, consumer: str, lease_ms: int, drain_all: bool, asked: AskedTakes | None
+    ) -> Steps[Taken | None]:
+        taken = yield from self._taking(consumer, lease_ms, 1, drain_all, asked)
         return taken[0] if taken else None
 
     def _changing(self, method: str, placed: dict[int, list[str]]) -> Steps[int]:
@@ -385,7 +413,7 @@ class _TimeShardQueueOperations(Structure):
         return groups
 
 
-class TimeShardQueue(_TimeShardQueueOperations, Blocking):
+class TimeShardQueue(_TimeShardQueueOperations, BlockingAsks):
     """A queue by due time whose producers and consumers never touch the same time shard at once.
 
     Let t be the number of whole periods since the Unix epoch by the caller's own clock. Producers
@@ -407,13 +435,21 @@ class TimeShardQueue(_TimeShardQueueOperations, Blocking):
         result: T = self.store.run(steps)
         return result
 
+    def _ask(self, asking: Asking[T]) -> T:
+        ask = getattr(self.store, "ask", None)
+        return self._run(asking.steps) if ask is None else ask(asking)
 
-class AsyncTimeShardQueue(_TimeShardQueueOperations, Asynchronous):
+
+class AsyncTimeShardQueue(_TimeShardQueueOperations, AsynchronousAsks):
     """A `TimeShardQueue` on a store for asyncio: every method is awaited."""
 
     def _run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
         result: Coroutine[Any, Any, T] = self.store.run(steps)
         return result
+
+    def _ask(self, asking: Asking[T]) -> Coroutine[Any, Any, T]:
+        ask = getattr(self.store, "ask", None)
+        return self._run(asking.steps) if ask is None else ask(asking)
 
 
 class _DeadSet(DeadBox):

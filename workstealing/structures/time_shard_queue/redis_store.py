@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -10,6 +11,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from workstealing.errors import LayoutError
 from workstealing.store.fleet import AnyFleet, placed
+from workstealing.store.grants import Asking, ask_for, ask_for_async
 from workstealing.store.keys import spread_tag
 from workstealing.store.operations import AS_BYTES, Operation, Steps, drive, drive_async
 from workstealing.store.scripts import load
@@ -31,7 +33,14 @@ from workstealing.structures.time_shard_queue.rotation import (
     MOST_TIME_SHARDS,
     Rotation,
 )
-from workstealing.structures.time_shard_queue.store import Buried, Due, Entry, Held, TimeShardCounts
+from workstealing.structures.time_shard_queue.store import (
+    AskedTakes,
+    Buried,
+    Due,
+    Entry,
+    Held,
+    TimeShardCounts,
+)
 
 T = TypeVar("T")
 
@@ -46,6 +55,11 @@ LISTED_A_PIECE = 200
 _BESIDE = (16, 250)
 """How many more messages a take looks at than it wants, for litter: at first, and then."""
 
+# For how long a take may be under way, and its receipt is kept at most.
+UNDER_WAY_MS = 60_000
+# A process remembers the receipts of so many messages.
+_RECEIPTS_KNOWN = 1000
+
 
 class TimeShardNames:
     """The keys of one time shard, all in its own slot; see the catalogue in ``lua/README.md``.
@@ -56,6 +70,7 @@ class TimeShardNames:
     def __init__(self, name: bytes, time_shard: int) -> None:
         prefix = b"{%s}:ws:time_shard:" % spread_tag(name, time_shard)
         end = b":%d:%s" % (time_shard, name)
+        self._taken, self._end = prefix + b"taken.", end
         self.mark = prefix + b"mark" + end
         self.waiting = prefix + b"waiting" + end
         self.leased = prefix + b"leased" + end
@@ -70,6 +85,10 @@ class TimeShardNames:
             *(self.mark, self.waiting, self.leased, self.messages, self.history),
             *(self.consumed, self.released, self.dead),
         )
+
+    def receipt(self, nonce: bytes) -> bytes:
+        """Return the key that says what was taken with a nonce."""
+        return self._taken + nonce + self._end
 
 
 def layout_key(name: bytes) -> bytes:
@@ -123,6 +142,8 @@ class RedisTimeShards:
         self.clock_shift_ms = clock_shift_ms
         self._policies = policies
         self._names: dict[int, TimeShardNames] = {}
+        # By message, the receipt of the take that has leased it.
+        self._receipts: dict[str, bytes] = {}
         self._opened: Versioned[Rotation] | None = None
         self.mark = self._mark_of(KIND.version)
         """The mark that each time shard must have: `version:time shards:period in ms`."""
@@ -184,14 +205,19 @@ class RedisTimeShards:
         max_attempts: int,
         *,
         is_turn: bool,  # noqa: ARG002 - a script sees all producers' messages at any time
+        asked: AskedTakes | None = None,
     ) -> Steps[list[Held]]:
         """Lease up to n messages that are due; O(n log N), in rounds of 100, or more for litter."""
-        keys = self.names(time_shard).all[1:]
+        asked = AskedTakes() if asked is None else asked
+        names = self.names(time_shard)
         taken: list[Held] = []
         more, (beside, later) = True, _BESIDE
         while more and len(taken) < n:
             wanted = min(n - len(taken), TAKEN_A_PIECE)
-            args = (consumer, lease_ms, wanted, max_attempts, beside)
+            kept_ms = min(lease_ms, UNDER_WAY_MS)
+            args = (consumer, lease_ms, wanted, max_attempts, beside, kept_ms)
+            receipt = names.receipt(asked.another(time_shard))
+            keys = (*names.all[1:], receipt)
             # Each round that leaves more to be looked at has cleared something away.
             try:
                 more, some = yield self._operation("take", keys, time_shard, args, _held)
@@ -200,15 +226,39 @@ class RedisTimeShards:
                     raise
                 break
             taken += some
+            if some:
+                self._note(some, receipt)
+            else:
+                asked.receipts.pop()
             # A piece that is full leaves the rest to the next.
             more = more or len(some) == wanted
             beside = later
         return taken
 
+    def _note(self, held: Sequence[Held], receipt: bytes) -> None:
+        """Remember the receipt of messages: who has them in hand, needs it no more."""
+        for each in held:
+            self._receipts[each.id] = receipt
+        # Of those that others acknowledge, the server drops the receipts in its own time.
+        while len(self._receipts) > _RECEIPTS_KNOWN:
+            with contextlib.suppress(KeyError, RuntimeError, StopIteration):
+                self._receipts.pop(next(iter(self._receipts)))
+
+    def give_back(self, asked: AskedTakes) -> Steps[int]:
+        """End the leases of a call by its nonces alone; one round trip."""
+        operations = []
+        for time_shard, nonce in asked.receipts:
+            names = self.names(time_shard)
+            notes = (names.history, names.consumed, names.dead, names.released)
+            keys = (*notes, names.receipt(nonce))
+            operations.append(self._operation("withdraw", keys, time_shard, (UNDER_WAY_MS,), int))
+        return sum((yield operations)) if operations else 0
+
     def consume(self, time_shard: int, ids: Sequence[str]) -> Steps[int]:
         """Mark messages as consumed; writes no key that a sweeper WATCHes."""
         names = self.names(time_shard)
-        keys = (names.messages, names.consumed)
+        receipts = {self._receipts.pop(each, None) for each in ids} - {None}
+        keys: tuple[Any, ...] = (names.messages, names.consumed, *receipts)
         done: int = yield self._operation("consume", keys, time_shard, ids, int)
         return done
 
@@ -392,6 +442,10 @@ class RedisStore(_EitherRedisStore[BlockingClient]):
         """Run steps on the client; see `Store`."""
         return drive(self.client, steps)
 
+    def ask(self, asking: Asking[T]) -> T:
+        """Run steps that ask for leases; if that is interrupted, give them back."""
+        return ask_for(self.client, asking)
+
 
 class AsyncRedisStore(_EitherRedisStore[AsyncClient]):
     """Keeps TimeShardQueues on a redis.asyncio client; see `RedisStore`."""
@@ -406,6 +460,10 @@ class AsyncRedisStore(_EitherRedisStore[AsyncClient]):
     def run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
         """Return a coroutine that runs steps on the client; see `Store`."""
         return drive_async(self.client, steps)
+
+    def ask(self, asking: Asking[T]) -> Coroutine[Any, Any, T]:
+        """Return a coroutine that runs steps that ask for leases; see `RedisStore.ask`."""
+        return ask_for_async(self.client, asking)
 
 
 def _held(reply: list[Any]) -> tuple[bool, list[Held]]:

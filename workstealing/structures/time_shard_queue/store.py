@@ -8,6 +8,11 @@ for asyncio and a blocking one share their time shards, and differ only in `run`
 Every method acts on one time shard, so a database may place each time shard anywhere. A store
 judges due times and the ends of leases by its own clock, never by a client's. The sweeper of a
 store is registered beside the job: see `workstealing.jobs.time_shard_sweeper.sweeping_of`.
+
+A store that has a method `ask` answers a take that is asked for twice by the same messages, and
+takes back what nobody has the reply of: it runs an `Asking` as `ask_for` does. Its time shards'
+`take` is given the `AskedTakes` of the call as `asked`, and they have one more method:
+`give_back(asked)`, which makes the steps that end these leases.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from workstealing.store.grants import new_nonce
 from workstealing.store.operations import Steps
 from workstealing.structures.time_shard_queue.rotation import Rotation
 
@@ -51,6 +57,22 @@ class Held(NamedTuple):
     attempts: int
     token: str
     ends_ms: int
+
+
+class AskedTakes:
+    """The takes of one call, each with a nonce by which the store knows it again.
+
+    Attribute: receipts: the time shard and the nonce of each.
+    """
+
+    def __init__(self) -> None:
+        self.receipts: list[tuple[int, bytes]] = []
+
+    def another(self, time_shard: int) -> bytes:
+        """Note one more take of a time shard; return its nonce."""
+        nonce = new_nonce()
+        self.receipts.append((time_shard, nonce))
+        return nonce
 
 
 class TimeShardCounts(NamedTuple):

@@ -1,0 +1,25 @@
+-- Asks for the end of the leases of a take by the key of its nonce, for a caller that was interrupted before it
+-- had the reply. The take may still be under way; then it will lease nothing.
+-- KEYS: mark, history, consumed, dead, released, receipt. ARGV: the caller's mark, how long a take may be under
+-- way, in ms. Returns how many leases end.
+--@include releasing
+local problem = refuse({ 'hash', 'set', 'zset', 'zset', 'string' })
+if problem then
+  return problem
+end
+local count = 0
+local held = string.match(redis.call('GET', KEYS[6]) or '', '^%d %d+ (.*)$') or ''
+for id in string.gmatch(held, '(%S+) %S+') do
+  read_history(redis.call('HGET', KEYS[2], id), KEYS[2])
+end
+if unbelieved then
+  return unbelieved
+end
+for id, takes in string.gmatch(held, '(%S+) (%S+)') do
+  if ask_release(id, takes, '', '0') then
+    count = count + 1
+  end
+end
+-- A full server that refuses this refuses the take, too.
+redis.pcall('SET', KEYS[6], '', 'PX', ARGV[2])
+return count
