@@ -74,7 +74,7 @@ def _patience(twin: Twin, node: Node) -> float:
     return float(twin.settings_of(node)[1].get("socket_timeout") or PATIENCE_SECONDS)
 
 
-async def finish(work: Coroutine[Any, Any, None], interruption: BaseException) -> None:
+async def finish(work: Coroutine[Any, Any, None], interruption: BaseException | None) -> None:
     """Let work go on to its end in a task of its own, which a cancelled caller cannot cancel.
 
     The caller waits for it for a bounded time; not at all if it is being closed, when nobody can

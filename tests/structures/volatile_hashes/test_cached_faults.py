@@ -21,10 +21,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from rq.timeouts import JobTimeoutException
 
+from support.faulty_server import FaultyServer
+from support.grants import every_async_cut, every_cancel, every_cut
 from support.processes import free_port
 from support.servers import RedisServer
 from workstealing import Recruiter
 from workstealing.errors import ConfigurationError
+from workstealing.store.operations import Sleep
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 
 LONG: dict[str, Any] = {"ttl": 600.0, "wait": 60.0, "lease": 600.0}
@@ -37,6 +40,53 @@ def hashes_on(server: RedisServer, **options: Any) -> Any:
 
 def late_hashes(port: int, **options: Any) -> Any:
     return AsyncVolatileHashes(redis.asyncio.Redis(port=port, **options), namespace="cached")
+
+
+class TestCutReplies:
+    """redis-py sends the request for a lease again: it is granted, not another caller's."""
+
+    @pytest.mark.parametrize("backend", ["emulated", "native"])
+    def test_nobody_waits_for_itself(self, redis8: RedisServer, backend: str) -> None:
+        direct: Any = VolatileHashes(redis8.client(), "cached", backend=backend)
+        direct.hset("warm", "f", 1)
+        made, waits = [], []
+
+        def ask(client: redis.Redis) -> Any:
+            hashes: Any = VolatileHashes(client, "cached")
+            field = str(len(made))
+            page = hashes.cached(**LONG, key="page", field=field)(lambda: made.append(1) or field)
+            send = page._send
+            page._send = lambda step: waits.append(step) if isinstance(step, Sleep) else send(step)
+            assert page() == field
+            assert len(made) == int(field) + 1
+            return page()
+
+        with FaultyServer(redis8.port) as door:
+            for answer in every_cut(door, ask):
+                assert answer == str(len(made) - 1), door.names()
+                assert waits == [], door.names()
+                assert direct.hlen("page:computing") == 0, door.names()
+        assert len(made) > 5
+
+    async def test_on_an_asyncio_client(self, redis7: RedisServer) -> None:
+        direct = hashes_on(redis7)
+        direct.hset("warm", "f", 1)
+        made: list[int] = []
+
+        async def ask(client: Any) -> Any:
+            hashes: Any = AsyncVolatileHashes(client, "cached")
+
+            async def row() -> int:
+                made.append(1)
+                return len(made)
+
+            async with asyncio.timeout(30):
+                return await hashes.cached(**LONG, key="page", field=str(len(made)))(row)()
+
+        with FaultyServer(redis7.port) as door:
+            async for answer in every_async_cut(door, ask):
+                assert answer == len(made), door.names()
+                assert direct.hlen("page:computing") == 0, door.names()
 
 
 class TestInterruptions:
@@ -106,6 +156,22 @@ class TestInterruptions:
             if not steps % 5:
                 steps += 1
         await hashes.client.aclose()
+
+    async def test_of_a_task_at_every_await(self, redis7: RedisServer) -> None:
+        direct = hashes_on(redis7)
+        direct.hset("warm", "f", 1)
+
+        async def ask(client: Any) -> None:
+            hashes: Any = AsyncVolatileHashes(client, "cached")
+
+            async def row() -> int:
+                await asyncio.sleep(0)
+                return 1
+
+            direct.client.delete("page")
+            await hashes.cached(**LONG, key="page", field="text")(row)()
+
+        await every_cancel(redis7, ask, lambda: direct.hlen("page:computing") == 0, least=5)
 
     async def test_of_a_task_that_is_cancelled_again_and_again(self, redis7: RedisServer) -> None:
         """As by anyio, whose scopes cancel each await of a task until it has left them."""

@@ -264,7 +264,13 @@ class CachedResults(Generic[P, R]):
         turn.began, turn.token, turn.is_sure = time.monotonic(), secrets.token_hex(8), False
         px = math.ceil(1000 * self._policy.lease)
         fields = ("FIELDS", 1, turn.field, turn.token)
-        if not (yield ("HSETEX", leases_beside(turn.key), "PX", px, "FNX", *fields)):
+        leases = leases_beside(turn.key)
+        done, (held,) = yield [
+            ("HSETEX", leases, "PX", px, "FNX", *fields),
+            # If redis-py has sent it twice, the second reply says that there is a lease already.
+            ("HMGET", leases, turn.field),
+        ]
+        if not done and (held is None or bytes(held) != turn.token.encode()):
             # Another caller computes it. This one has an old value meanwhile.
             turn.token = None
             return seen

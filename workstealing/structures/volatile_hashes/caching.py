@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from workstealing.clock import Duration
 from workstealing.recruiting.deferral import Enlister, defer
+from workstealing.store.aside import PATIENCE_SECONDS, finish
 from workstealing.store.operations import AS_BYTES, Sleep, drive_by, drive_by_async
 from workstealing.structures.volatile_hashes.cached_results import (
     CachedEntry,
@@ -30,11 +31,6 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
-
-# A caller that was cancelled waits for this long for its lease to be given back.
-_GIVING_BACK_SECONDS = 1.0
-# An event loop itself holds its tasks weakly.
-_given_back: set[asyncio.Task[None]] = set()
 
 
 class CachedFunction(CachedResults[P, R]):
@@ -161,6 +157,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the kept result, or compute it."""
         turn = ComputingTurn()
+        interruption: BaseException | None = None
         try:
             entry = await self._look(turn, args, kwargs)
             if entry is not None:
@@ -176,13 +173,14 @@ class AsyncCachedFunction(CachedResults[P, R]):
             if turn.keeps:
                 await self._keep(turn, value, time.monotonic() - began)
             return value
-        except GeneratorExit:
-            # Nobody can await any more, so the lease ends by itself.
-            turn.token = None
+        except BaseException as raised:
+            interruption = raised
             raise
         finally:
             if turn.token is not None:
-                await self._give_back(turn)
+                await self._give_back(turn, interruption)
+            # It holds this frame, which must not hold it.
+            interruption = None
 
     async def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute the result now, whatever is kept, and keep it; see `CachedFunction.refresh`."""
@@ -217,26 +215,18 @@ class AsyncCachedFunction(CachedResults[P, R]):
         else:
             await self._quietly(turn, self._storing(turn, content, cost))
 
-    async def _give_back(self, turn: ComputingTurn) -> None:
-        """Give the lease back in a task of its own, which a cancelled caller cannot cancel.
-
-        The caller waits for it for a bounded time, although its client may know no time-out.
-        """
+    async def _give_back(self, turn: ComputingTurn, interruption: BaseException | None) -> None:
+        """Give the lease back, even if this call is cancelled again meanwhile."""
 
         async def giving_back() -> None:
-            async with asyncio.timeout(_GIVING_BACK_SECONDS):
-                await drive_by_async(self._send, self._giving_back(turn))
-
-        async def quietly() -> None:
             try:
-                await giving_back()
+                # The client may know no time-out.
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await drive_by_async(self._send, self._giving_back(turn))
             except Exception as error:  # noqa: BLE001 - as in `_look`
                 self._fault(error)
 
-        task = asyncio.get_running_loop().create_task(quietly())
-        _given_back.add(task)
-        task.add_done_callback(_given_back.discard)
-        await asyncio.shield(task)
+        await finish(giving_back(), interruption)
 
     async def _quietly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
         try:
