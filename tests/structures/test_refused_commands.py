@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,6 +86,12 @@ def leased(sharded: Any) -> None:
         batch = ick.reserve(2)
         ick.exchange(1, *[member for member, _ in batch])
         ick.extend()
+
+
+def resized(sharded: Any, ick_shards: int) -> None:
+    """Resize a sharded Ick, as soon as leases of a millisecond have ended."""
+    while not sharded.resize(ick_shards).done:
+        time.sleep(0.001)
 
 
 def settled(queue: Any, message: Any) -> None:
@@ -185,7 +192,7 @@ KINDS = {
             "lease all": lambda sharded: sharded.lease_all("c", 0.001).reserve({0: 1, 1: 1}),
             "reserved": lambda sharded: sharded.reserved(0, "1"),
             "reap": perform(jobs.IckReaper, lease=0.001),
-            "resize": lambda sharded: [sharded.resize(number) for number in (3, 2)],
+            "resize": lambda sharded: [resized(sharded, number) for number in (3, 2)],
             "delete": lambda sharded: sharded.delete(),
         },
     ),
