@@ -4,7 +4,7 @@
 -- Returns 1, or 0 when there is no such field.
 --@include two_hashes
 local field, to_field = ARGV[4], ARGV[5]
-local problem = refuse() or refuse_destination()
+local problem = refuse_either()
 if problem then
   return problem
 end

@@ -206,10 +206,10 @@ def _done(
     columns += [f"{name} array<binary>" for name in _SAMPLES]
     rows = by_sub_set.mapInArrow(apply, ", ".join([*columns, "error string"])).collect()
     total = {name: sum(int(row[name]) for row in rows) for name in _COUNTS}
-    samples = {
-        name: tuple(id_text(bytes(each)) for row in rows for each in row[name])[:IDS_OF_A_SAMPLE]
+    added, removed = (
+        tuple(id_text(bytes(each)) for row in rows for each in row[name])[:IDS_OF_A_SAMPLE]
         for name in _SAMPLES
-    }
+    )
     return Reconciled(
         total["tracked"],
         total["in_table"],
@@ -218,7 +218,8 @@ def _done(
         total["left"],
         total["failed"],
         next((str(row["error"]) for row in rows if row["error"]), ""),
-        **samples,
+        added,
+        removed,
     )
 
 
@@ -333,18 +334,20 @@ def _applied(
             sum(len(stale) for _, stale, _ in found.steps),
         )
         done, errors = Settled(), []
-        for sub_set, stale, missing in found.steps if seconds is not None else ():
-            for ids in _steps_of(stale, missing):
-                settled, error = _step(tracked, sub_set, known[sub_set], ids, seconds)
-                done = Settled(done.added + settled.added, done.removed + settled.removed)
-                errors += [error] if error else []
         if seconds is None:
             done = different
+        else:
+            for sub_set, stale, missing in found.steps:
+                for ids in _steps_of(stale, missing):
+                    settled, error = _step(tracked, sub_set, known[sub_set], ids, seconds)
+                    done = Settled(done.added + settled.added, done.removed + settled.removed)
+                    errors += [error] if error else []
         left = different.added + different.removed - done.added - done.removed
         counts = (found.tracked, found.in_table, done.added, done.removed, left, len(errors))
         row: dict[str, Any] = dict(zip(_COUNTS, counts, strict=True))
-        for name, side in zip(_SAMPLES, (2, 1), strict=True):
-            ids_of_side = (each for step in found.steps for each in step[side])
+        missing_ids = (each for _, _, some in found.steps for each in some)
+        stale_ids = (each for _, some, _ in found.steps for each in some)
+        for name, ids_of_side in zip(_SAMPLES, (missing_ids, stale_ids), strict=True):
             row[name] = list(islice(ids_of_side, IDS_OF_A_SAMPLE))
         row["error"] = errors[0] if errors else ""
         yield pa.RecordBatch.from_pylist([row], schema)
