@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import time
 
-from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.patience import GUARD_SECONDS, patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from support.table_source import TableSource
-from workstealing.jobs import HashFieldExpiry, IckReaper, TrackQueued, UntrackDone
-from workstealing.recruiting import Outcome
+from workstealing.jobs import (
+    HashFieldExpiry,
+    IckReaper,
+    ShuffleQueueReaper,
+    TrackQueued,
+    UntrackDone,
+)
+from workstealing.recruiting import Outcome, Slice
 from workstealing.recruiting.job import Job
-from workstealing.structures import Ick, TrackedSet, VolatileHashes
+from workstealing.structures import Ick, Log, ShuffleQueue, TrackedSet, VolatileHashes
 from workstealing.testing import always
 
 MANY = 600
@@ -81,3 +87,34 @@ def test_ick_reaper_returns_an_item_5_times_before_it_sets_it_aside(redis7: Redi
         assert items_of_a_slice(job) == 1
     (dead,) = ick.dead()
     assert dead.member == b"poison"
+
+
+def test_shuffle_queue_reaper_sets_a_message_aside_after_5_deliveries(
+    redis7: RedisServer,
+) -> None:
+    queue: ShuffleQueue = ShuffleQueue(redis7.client(), "q")
+    queue.write("tenant", {"poison": "1"})
+    job = ShuffleQueueReaper(queue, lease=0.001)
+    delivered = 0
+    end = time.monotonic() + GUARD_SECONDS
+    while not queue.dead("g") and time.monotonic() < end:
+        delivered += queue.read("g", "c") is not None
+        time.sleep(0.01)
+        job.perform(Slice(25, 60.0))
+    assert len(queue.dead("g")) == 1
+    assert delivered == 5
+
+
+def test_a_group_of_a_log_sets_an_entry_aside_after_5_deliveries(
+    redis7: RedisServer,
+) -> None:
+    log: Log = Log(redis7.client(), "l")
+    log.append(b"poison")
+    group = log.group("g", lease=0.01)
+    delivered = 0
+    end = time.monotonic() + GUARD_SECONDS
+    while not group.dead() and time.monotonic() < end:
+        delivered += len(group.read(1))
+        time.sleep(0.02)
+    assert len(group.dead()) == 1
+    assert delivered == 5

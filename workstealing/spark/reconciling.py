@@ -206,7 +206,7 @@ def _done(
     columns += [f"{name} array<binary>" for name in _SAMPLES]
     rows = by_sub_set.mapInArrow(apply, ", ".join([*columns, "error string"])).collect()
     total = {name: sum(int(row[name]) for row in rows) for name in _COUNTS}
-    added, removed = (
+    added_sample, removed_sample = (
         tuple(id_text(bytes(each)) for row in rows for each in row[name])[:IDS_OF_A_SAMPLE]
         for name in _SAMPLES
     )
@@ -218,8 +218,8 @@ def _done(
         total["left"],
         total["failed"],
         next((str(row["error"]) for row in rows if row["error"]), ""),
-        added,
-        removed,
+        added_sample,
+        removed_sample,
     )
 
 
@@ -345,10 +345,10 @@ def _applied(
         left = different.added + different.removed - done.added - done.removed
         counts = (found.tracked, found.in_table, done.added, done.removed, left, len(errors))
         row: dict[str, Any] = dict(zip(_COUNTS, counts, strict=True))
-        missing_ids = (each for _, _, some in found.steps for each in some)
-        stale_ids = (each for _, some, _ in found.steps for each in some)
-        for name, ids_of_side in zip(_SAMPLES, (missing_ids, stale_ids), strict=True):
-            row[name] = list(islice(ids_of_side, IDS_OF_A_SAMPLE))
+        missing_ids = (each for _, _, missing in found.steps for each in missing)
+        stale_ids = (each for _, stale, _ in found.steps for each in stale)
+        for name, side in zip(_SAMPLES, (missing_ids, stale_ids), strict=True):
+            row[name] = list(islice(side, IDS_OF_A_SAMPLE))
         row["error"] = errors[0] if errors else ""
         yield pa.RecordBatch.from_pylist([row], schema)
 

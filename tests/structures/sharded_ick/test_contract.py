@@ -205,7 +205,7 @@ class TestLayout:
         sharded_on(any_server).open()
         any_server.client().hset("ws:sharded_ick:layout:orders", mapping=fields)
         before = everything(any_server)
-        with pytest.raises(LayoutError, match="ShardedIck|says .* where a whole number from"):
+        with pytest.raises(LayoutError, match=r"ShardedIck|says .* where a whole number from"):
             sharded_on(any_server).add("a")
         assert everything(any_server) == before
 
