@@ -110,7 +110,7 @@ def test_a_group_of_a_log_sets_an_entry_aside_after_5_deliveries(
 ) -> None:
     log: Log = Log(redis7.client(), "l")
     log.append(b"poison")
-    group = log.group("g", lease=0.01)
+    group = log.group("g", ack=True, lease=0.01)
     delivered = 0
     end = time.monotonic() + GUARD_SECONDS
     while not group.dead() and time.monotonic() < end:
