@@ -12,6 +12,7 @@ import shlex
 
 import pytest
 
+from support import proof
 from support.moving_namespace import main, moving_namespace
 from support.servers import RedisServer
 
@@ -23,9 +24,10 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 @pytest.mark.smoke
 @pytest.mark.parametrize(("backend", "seed"), [("emulated", 2), ("native", 1)])
 def test_nothing_is_lost_and_nothing_refused(redis8: RedisServer, backend: str, seed: int) -> None:
-    with moving_namespace(redis8.binary, seed, backend) as moving:
+    with moving_namespace(redis8.binary, seed * proof.seed(), backend) as moving:
         for _ in range(STEPS):
             moving.step()
+            proof.tried("a step of a namespace that is moved, cut off and restarted")
         assert moving.counts["kills"]
         assert moving.counts["moves"]
 

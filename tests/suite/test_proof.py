@@ -77,11 +77,14 @@ def test_the_tries_of_a_run_are_summed_up(tmp_path: Path) -> None:
 
 
 def test_sums_add_up_over_runs(prove: ModuleType) -> None:
-    line = json.dumps(["an attack", "log", "redis7", 3, 1, 0, 0])
+    line = json.dumps(["a process killed", "log", "redis7", 3, 1, 0, 0])
     sums = prove.add({}, [line])
-    sums = prove.add(sums, [line, json.dumps(["an attack", "log", "cluster", 1000, 0, 0, 0])])
-    assert sums[("an attack", "log", "redis7")] == [6, 2, 0, 0]
-    assert "| an attack | log | cluster | 1,000 | 0 | 0 | 0 |" in prove.table(sums)
+    sums = prove.add(
+        sums, [line, json.dumps(["a process killed", "log", "cluster", 1000, 0, 0, 0])]
+    )
+    assert sums[("a process killed", "log", "redis7")] == [6, 2, 0, 0]
+    row = "| a process killed | log | cluster | 1,000 | 0 | 0 | 0 | `make prove"
+    assert f'{row} PROVE_ARGS="--only kills"` |' in prove.table(sums)
 
 
 def test_the_page_says_what_was_summed_up(prove: ModuleType) -> None:

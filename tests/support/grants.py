@@ -13,8 +13,11 @@ from redis.retry import Retry
 
 from support.faulty_server import FaultyServer
 from support.interruptions import PACKAGE, Point, cancelled_at, interrupt, place_of, points_of
+from support.proof import tried
 from support.servers import RedisServer
 from workstealing.store.twin import twin_of
+
+CUT = "a reply that is cut off while asking for a grant"
 
 
 def every_cut(
@@ -32,6 +35,7 @@ def every_cut(
         at += 1
         door.reset()
         door.fail(at, "cut")
+        tried(CUT)
         with redis.Redis(port=door.port, protocol=2, **options) as client:
             try:
                 answer = ask(client)
@@ -50,6 +54,7 @@ async def every_async_cut(
         at += 1
         door.reset()
         door.fail(at, "cut")
+        tried(CUT)
         async with redis_asyncio.Redis(port=door.port, protocol=2) as client:
             yield await ask(client)
 
@@ -67,6 +72,7 @@ async def every_cancel(
         at += 1
         async with redis_asyncio.Redis(port=server.port) as client:
             reaches = await cancelled_at(ask(client), at)
+            tried("a task that is cancelled at an await while it asks for a grant")
             assert not twin_of(client)._idle
         await eventually(free, f"all to be free after a cancel at await {at}")
     assert at > least
@@ -90,5 +96,6 @@ def every_opcode(
     landed = 0
     for point in points:
         landed += interrupt(call, point) is not None
+        tried("an exception at an opcode while asking for a grant")
         assert free(), place_of(point)
     assert landed > 0.5 * len(points) > 50
