@@ -31,7 +31,7 @@ pytestmark = pytest.mark.real
 
 PARTS = {"shuffle_queue": 12, "log": 12, "ick": 1, "sharded_ick": 4, "moving_ick": 4}
 PARTS["time_shard_queue"] = 4
-"""A run tries one part of the states, make prove another one; NONSENSE_PART=all tries all of them."""
+"""A run tries one part of the states, make prove others; NONSENSE_PART=all tries all of them."""
 META, BESIDE = "q/queue/{q}/meta", "q/queue/{q}/"
 LOG_META, LOG = "l/log/{l}/meta", "l/log/{l}/"
 
