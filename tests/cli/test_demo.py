@@ -161,7 +161,7 @@ def test_with_nobody_recruited_all_garbage_stays(start_demo: Any) -> None:
 
 
 def test_the_kill_switch_is_said_aloud(start_demo: Any) -> None:
-    demo = start_demo("--seconds", "1", "--json", WORKSTEALING_DISABLED="1")
+    demo = start_demo("--seconds", "3", "--json", WORKSTEALING_DISABLED="1")
     assert checked(demo)["recruited"] == 0
     assert "WORKSTEALING_DISABLED is set: nobody is recruited" in "".join(demo.said)
 

@@ -34,7 +34,7 @@ LEFT_OUT = (
     # These read the ledger by structures of the tests, or a thread of the test's uses the client.
     *("test_minutes_are_apart", "under_traffic_of_the_old", "pipeline_that_has_not_noticed"),
     # A server that was restarted does not know the user.
-    *("dead_server", "earlier_process"),
+    *("dead_server", "earlier_process", "survives_a_replay"),
     # These count bytes, those of the handshake too, or judge by chance.
     *("only_what_a_reader_asks_for", "observes_about_how_many"),
     *("another_structure", "another_namespace", "swept_in_windows", "as_all_structures_do"),

@@ -36,6 +36,15 @@ class SentOnce(str):
         return super().encode(*args, **options)
 
 
+class MayRepeat(str):
+    """The name of a command that is otherwise sent once, and may be sent again here.
+
+    Its sender can tell by another reply whether it was done.
+    """
+
+    __slots__ = ()
+
+
 @contextmanager
 def sending_once() -> Iterator[None]:
     """Stop the client before it sends again. Raises: redis.exceptions.ConnectionError then."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 from pathlib import Path
 
 from workstealing.cli.clients import add_url_option
@@ -62,13 +62,19 @@ def run(options: argparse.Namespace) -> int:
     """Run the demo. Returns: 0, or 1 if a law was broken. Raises: WorkStealingError."""
     # Before the import below, which needs them.
     for module in ("flask", "gunicorn", "rich"):
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("demo", module) from error
+        if not _is_there(module):
+            raise MissingExtraError("demo", module)
     from workstealing.cli.demo.running import run as run_demo
 
     return run_demo(options)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        # A finder that hides it from imports refuses the question, too.
+        return False
 
 
 def _seconds(text: str) -> float:

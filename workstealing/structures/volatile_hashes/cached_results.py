@@ -26,6 +26,7 @@ from workstealing.clock import SYSTEM_CLOCK, seconds_of
 from workstealing.errors import ConfigurationError, is_connection_fault
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
+from workstealing.store.once import MayRepeat
 from workstealing.store.operations import Sleep
 
 P = ParamSpec("P")
@@ -266,7 +267,7 @@ class CachedResults(Generic[P, R]):
         fields = ("FIELDS", 1, turn.field, turn.token)
         leases = leases_beside(turn.key)
         done, (held,) = yield [
-            ("HSETEX", leases, "PX", px, "FNX", *fields),
+            (MayRepeat("HSETEX"), leases, "PX", px, "FNX", *fields),
             # If redis-py has sent it twice, the second reply says that there is a lease already.
             ("HMGET", leases, turn.field),
         ]
@@ -288,7 +289,7 @@ class CachedResults(Generic[P, R]):
         written = ("FIELDS", 1, turn.field, header + content)
         commands: list[Any] = [("HSETEX", turn.key, "PX", px, *written)]
         if self._is_ours(turn):
-            commands.append(("HDEL", leases_beside(turn.key), turn.field))
+            commands.append((MayRepeat("HDEL"), leases_beside(turn.key), turn.field))
         yield commands
         turn.token = None
 

@@ -14,6 +14,7 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
 from workstealing.store.keys import SLOT_TAGS, key_slot, require_users_key, to_bytes
+from workstealing.store.once import MayRepeat
 from workstealing.store.operations import AS_BYTES, Operation
 from workstealing.store.operations import command as plain
 from workstealing.store.scripts import Script, load
@@ -226,6 +227,8 @@ _ONCE_ON_CONDITION = frozenset(
 def is_once(args: Arguments) -> bool:
     """Say whether a command must not be sent twice."""
     word = args[0]
+    if isinstance(word, MayRepeat):
+        return False
     if word in _ONCE:
         return True
     if word not in _ONCE_ON_CONDITION:
