@@ -46,7 +46,8 @@ SMOKE_SECONDS = 20.0
 class Cost:
     """What the tests of one kind in one file cost.
 
-    In seconds: `cpu` and `clock` of all of them, `least` of the cheapest, which `smoke` names.
+    In seconds: `cpu` and `clock` of all of them, `least` of the cheapest, which `smoke` names, by
+    `seconds`.
     """
 
     cpu: float
@@ -102,8 +103,7 @@ def parts() -> tuple[Part, ...]:
         for part in cut(
             kind,
             {
-                # A killed driver of Spark takes its CPU time with it, but not the clock's.
-                file: max(cost.cpu, cost.clock / 2) if kind == SPARK else cost.cpu
+                file: seconds(kind, cost.cpu, cost.clock)
                 for file, cost in durations().get(kind, {}).items()
             },
         )
@@ -234,7 +234,8 @@ def written(
         file = test.partition("::")[0]
         tests.setdefault(kind, {}).setdefault(file, []).append((cpu, clock, test))
     costs = dict(before or {}) | {
-        kind: {file: _cost(each) for file, each in files.items()} for kind, files in tests.items()
+        kind: {file: _cost(kind, each) for file, each in files.items()}
+        for kind, files in tests.items()
     }
     kinds = []
     for kind in (QUICK, *KINDS):
@@ -246,7 +247,12 @@ def written(
     return "{\n" + ",\n".join(kinds) + "\n}\n"
 
 
-def _cost(tests: Sequence[tuple[float, float, str]]) -> Cost:
-    least, _, smoke = min(tests)
+def seconds(kind: str, cpu: float, clock: float) -> float:
+    """Return what counts of a test's costs: a killed driver of Spark takes its CPU time with it."""
+    return max(cpu, clock / 2) if kind == SPARK else cpu
+
+
+def _cost(kind: str, tests: Sequence[tuple[float, float, str]]) -> Cost:
+    least, smoke = min((seconds(kind, cpu, clock), test) for cpu, clock, test in tests)
     cpu, clock = (round(sum(each[place] for each in tests), 1) for place in (0, 1))
     return Cost(cpu, clock, smoke, round(least, 1))
