@@ -37,6 +37,14 @@ LOG_META, LOG = "l/log/{l}/meta", "l/log/{l}/"
 
 NO_NUMBERS = (b"-5", b"", b"nan", b"1e308", b"x" * 50, b"0x10", b"999999999:1-1", b"\x93\x01")
 TOO_LARGE = (b"999999999999", b"4000000000")
+FEW = (b"-5", b"nan", b"4000000000")
+"""Those that make test tries; they stand for the others of their kinds."""
+
+
+def values(*some: bytes) -> list[Any]:
+    """Return parameters, of which all but a few are slow."""
+    slow = pytest.mark.slow
+    return [each if each in FEW else pytest.param(each, marks=slow) for each in some]
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -108,7 +116,7 @@ def put(key: str, field: str, value: bytes) -> Callable[[redis.Redis], object]:
     return lambda client: client.hset(key, field, value)
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBERS, *TOO_LARGE])
+@pytest.mark.parametrize("value", values(*NO_NUMBERS, *TOO_LARGE))
 def test_the_number_of_streams_is_bounded(redis7: RedisServer, value: bytes) -> None:
     """A span of 4,000,000,000 took all memory, and hung the reaper in a web worker."""
     state = search_of(redis7, "shuffle_queue")
@@ -119,7 +127,7 @@ def test_the_number_of_streams_is_bounded(redis7: RedisServer, value: bytes) -> 
     assert "restore the key from a backup" in said
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS)
+@pytest.mark.parametrize("value", values(*NO_NUMBERS))
 def test_other_facts_of_a_queue_are_numbers(redis7: RedisServer, value: bytes) -> None:
     state = search_of(redis7, "shuffle_queue")
     for field, operations in {
@@ -132,7 +140,7 @@ def test_other_facts_of_a_queue_are_numbers(redis7: RedisServer, value: bytes) -
             refused(state, put(META, field, value), *operations)
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBERS, *TOO_LARGE])
+@pytest.mark.parametrize("value", values(*NO_NUMBERS, *TOO_LARGE))
 def test_a_place_is_a_streams_number_and_an_entry(redis7: RedisServer, value: bytes) -> None:
     """A tracking id with the place 999999999:1-1 made `cancel` build a billion names."""
     state = search_of(redis7, "shuffle_queue")
@@ -206,7 +214,7 @@ def test_a_mark_of_a_time_to_come_keeps_no_dead_consumers_message(
     assert again.id == message
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBERS, *TOO_LARGE])
+@pytest.mark.parametrize("value", values(*NO_NUMBERS, *TOO_LARGE))
 def test_the_facts_of_a_log_bound_each_other(redis7: RedisServer, value: bytes) -> None:
     """Each of them hung an eviction, a deletion or a read, or was taken silently by an append."""
     state = search_of(redis7, "log")
@@ -226,7 +234,7 @@ def test_an_end_beyond_the_news_is_refused_at_the_beginning_of_a_block(redis7: R
     assert "says 4000000000000 as next where a whole number from 65 to 65 was expected" in said
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBERS, *TOO_LARGE])
+@pytest.mark.parametrize("value", values(*NO_NUMBERS, *TOO_LARGE))
 def test_a_message_whose_history_is_nonsense_is_not_thrown_away(
     redis7: RedisServer, value: bytes
 ) -> None:

@@ -110,7 +110,6 @@ class TestNoGap:
     """Each test runs in make test or in one part, and each part has its turn."""
 
     @pytest.mark.slow
-    @pytest.mark.smoke
     def test_quick_tests_and_parts_are_the_whole_collection(self, tmp_path: Path) -> None:
         (tmp_path / "lists_them.py").write_text(LISTS)
         path = tmp_path / "lists.json"
