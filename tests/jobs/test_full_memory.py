@@ -152,7 +152,7 @@ JOBS = [
 NEED_NATIVE = (hashes_to_hand_over, hashes_to_hand_back)
 
 
-@pytest.fixture(params=[(7, "redis"), (8, "redis"), (8, "valkey")], ids=str)
+@pytest.fixture(params=[("6.2", "redis"), (7, "redis"), (8, "redis"), (8, "valkey")], ids=str)
 def client(request: pytest.FixtureRequest, start_redis: Callable[..., RedisServer]) -> Any:
     version, product = request.param
     return start_redis(version, product, maxmemory_policy="noeviction").client()

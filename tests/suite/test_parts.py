@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -52,14 +51,8 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(scope="module")
-def turn() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("parts_script", ROOT / "scripts" / "parts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["parts_script"] = module
-    spec.loader.exec_module(module)
-    return module
+def turn(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    return load_script("parts")
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,14 +35,8 @@ def test_three(): pass
 
 
 @pytest.fixture(scope="module")
-def prove() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("prove_script", ROOT / "scripts" / "prove.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["prove_script"] = module
-    spec.loader.exec_module(module)
-    return module
+def prove(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    return load_script("prove")
 
 
 def test_the_tries_of_a_run_are_summed_up(tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -25,16 +25,8 @@ WITH = {"opentelemetry-sdk": "opentelemetry-api"}
 
 
 @pytest.fixture(scope="module")
-def matrix() -> ModuleType:
-    """The script, as a module."""
-    path = ROOT / "scripts" / "matrix.py"
-    spec = importlib.util.spec_from_file_location("workstealing_matrix", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def matrix(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    return load_script("matrix")
 
 
 def requirements() -> list[tuple[str, str]]:
