@@ -60,6 +60,12 @@ def test_every_dependency_of_a_user_is_in_the_table() -> None:
     assert {re.split(r"[\[<>=]", each)[0] for each in named} == set(ALL)
 
 
+def test_each_plugin_of_pytest_is_installed_everywhere() -> None:
+    """A test that bears a plugin's mark is no test where the plugin is missing."""
+    plugins = {name for name, _ in requirements() if name.startswith("pytest")}
+    assert plugins - set(TABLE["install"]["tools"]) == set()
+
+
 def test_an_upper_bound_or_a_gap_has_a_comment_that_says_what_breaks() -> None:
     lines = PROJECT.splitlines()
     limited = [
