@@ -214,8 +214,8 @@ def git(*words: str) -> str:
 def run(command: Sequence[str]) -> tuple[int, int]:
     """Run a command, show its words, and return its status and how many tests passed."""
     passed = 0
-    # Its group stays ours: what ends this process ends that one.
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+    # It ends with this process, and the run's sweeper ends the rest: scripts/test.sh.
+    with processes.spawn(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for line in process.stdout:
             sys.stdout.buffer.write(line)

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support import processes  # noqa: E402 - the tests' folder had to be found first
+
 SUMS = ROOT / "docs" / "proof.json"
 PAGE = ROOT / "docs" / "proof.md"
 BEGIN, END = "<!-- the table: begin -->", "<!-- the table: end -->"
@@ -117,13 +120,11 @@ def run(attack: Attack, seed: int, path: Path) -> int:
     # One process: a worker of xdist would write as well, and in no order.
     command = ["bash", "scripts/test.sh", "all", "0", "-q", f"--proof-to={path}"]
     command += [f"--hypothesis-seed={seed}", *(("-k", attack.keyword) if attack.keyword else ())]
-    done = subprocess.run(
-        [*command, *attack.tests],
-        cwd=ROOT,
-        env={**os.environ, "PROVE_SEED": str(seed)},
-        check=False,
-    )
-    return done.returncode
+    # It ends with this process, and the run's sweeper ends the rest: scripts/test.sh.
+    with processes.spawn(
+        [*command, *attack.tests], cwd=ROOT, env={**os.environ, "PROVE_SEED": str(seed)}
+    ) as process:
+        return process.wait()
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,33 @@ def test_a_run_that_ends_by_itself_leaves_nothing(tmp_path: Path) -> None:
         process.wait(GUARD_SECONDS)
         assert not folder.exists()
         assert [each.command for each in marked(MARK, str(folder))] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_part_ends_with_the_script_that_runs_it(number: signal.Signals, tmp_path: Path) -> None:
+    """The part is a shell that says that it has begun: its own end is tested above."""
+    begun, mark = tmp_path / "begun", "HELD_PART_OF_WORKSTEALING_TESTS"
+    program = (
+        "import sys; sys.path.insert(0, 'scripts'); import parts;"
+        f" parts.run(['sh', '-c', 'echo > {begun}; exec sleep 600'])"
+    )
+    with (tmp_path / "output").open("wb") as output:
+        process = spawn(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, mark: str(tmp_path)},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        wait_until(begun.exists, "the part to begin")
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        process.wait(GUARD_SECONDS)
+        wait_until(lambda: not marked(mark, str(tmp_path)), "the part to end")
+    finally:
+        for each in marked(mark, str(tmp_path)):
+            os.kill(each.pid, signal.SIGKILL)
