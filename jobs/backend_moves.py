@@ -15,13 +15,14 @@ from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import load
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
-from workstealing.structures.namespace import Layout
+from workstealing.structures.namespace import MARKED, Layout
+from workstealing.structures.stored import stored_number, unbelieved
 
 # Every process reads a layout that is not emulated again after 5 seconds, before its next command.
 GRACE_SECONDS = 15.0
 # So long a sweep's task waits at once, before it looks again.
 NAP_SECONDS = 1.0
-_LEAST_WAIT = 0.001
+_LEAST_WAIT, _BEHIND_MS = 0.001, 3_600_000
 _MARKS_A_LOOK, _MARKS_A_CHANGE = 1024, 64
 
 
@@ -40,12 +41,16 @@ def change_backend(index: DueIndex, before: str, after: str, budget: Budget) -> 
 def seconds_to_wait(index: DueIndex, budget: Budget) -> float:
     """Return for how long not every process has noticed the last change; 0.0 or less if all have.
 
-    Two round trips; one for a namespace that was never moved.
+    Raises: LayoutError for a moment to come. Two round trips; one for a namespace that was never
+    moved.
     """
     since = index.drive(_one(("HGET", index.names.layout, "since")), budget)
     if not since:
         return 0.0
-    return GRACE_SECONDS - (index.server_ms(budget) - int(since)) / 1000
+    now = index.server_ms(budget)
+    # A server that has taken over may have a clock that is a little behind.
+    changed = stored_number(index.names.layout, "since", since, 0, now + _BEHIND_MS)
+    return min(GRACE_SECONDS, GRACE_SECONDS - (now - changed) / 1000)
 
 
 def mark_shards(
@@ -84,14 +89,19 @@ def mark_shards(
 def has_other_marks(index: DueIndex, layout: Layout, backend: str, budget: Budget) -> bool:
     """Say whether an index shard in use has another mark than that of a backend.
 
-    One round trip for each 1,024 index shards of a node.
+    Raises: LayoutError for a mark of no backend. One round trip for each 1,024 index shards of a
+    node.
     """
-    allowed = (None, layout.marks_of(backend).encode())
-    return any(
-        reply not in allowed
-        for _, found in _marks(index, layout, budget)
-        for reply in checked(list(found.values()))
-    )
+    right, others = layout.marks_of(backend), layout.marks_of(*MARKED).split()
+    has_others = False
+    for _, found in _marks(index, layout, budget):
+        for shard, mark in zip(found, checked(list(found.values())), strict=True):
+            if mark is None or mark == right.encode():
+                continue
+            if mark.decode(errors="replace") not in others:
+                raise unbelieved(index.names.mark(shard), "its mark", mark, right)
+            has_others = True
+    return has_others
 
 
 def _marks(

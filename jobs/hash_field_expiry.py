@@ -210,11 +210,12 @@ class _FieldCollector(DueCollector):
         for node, shards in self._index.shards_by_node(layout, budget).items():
             due = [("ZRANGEBYSCORE", self._names.due(s), "-inf", "+inf") for s in shards]
             clock = self._index.milliseconds(checked(self._twin.call(node, [("TIME",)], budget))[0])
-            counts = checked(
-                self._twin.call(
-                    node, [("ZCOUNT", command[1], "-inf", clock) for command in due], budget
+            with self._names.asked():
+                counts = checked(
+                    self._twin.call(
+                        node, [("ZCOUNT", command[1], "-inf", clock) for command in due], budget
+                    )
                 )
-            )
             hashes += sum(counts)
             busy = [c for c, n in zip(due, counts, strict=True) if n]
             share = max(1, most_hashes // max(1, len(busy)))

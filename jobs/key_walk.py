@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from workstealing.errors import Aborted, ConfigurationError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
@@ -20,6 +22,7 @@ from workstealing.store.connection import Command, checked
 from workstealing.store.keys import require_users_key
 from workstealing.store.scripts import load
 from workstealing.store.twin import Node, Twin
+from workstealing.structures.stored import wrong_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,15 @@ def scan_page(
 
 
 def read_place(twin: Twin, key: bytes, slice: Slice) -> list[bytes]:
-    """Return the names and values of the hash that holds a walk's place. One round trip."""
+    """Return the names and values of the hash that holds a walk's place. One round trip.
+
+    Raises: LayoutError if the key holds no hash; OutOfTime; connection faults.
+    """
     slice.spend(1)
-    (raw,) = checked(twin.call_keys((key,), [("HGETALL", key)], Budget(slice.remaining())))
-    place: list[bytes] = raw
-    return place
+    (place,) = twin.call_keys((key,), [("HGETALL", key)], Budget(slice.remaining()))
+    if isinstance(place, ResponseError):
+        raise wrong_type(key, place)
+    return list(place)
 
 
 def move_place(

@@ -65,7 +65,8 @@ def settle(
             reads: list[tuple[Any, ...]] = [("HMGET", state, "mark", "generation")]
             if sample:
                 reads.append(("SRANDMEMBER", ids, sample))
-            (mark, generation), *drawn = current.read(*reads)
+            with names.asked():
+                (mark, generation), *drawn = current.read(*reads)
             names.check_mark(sub_set, mark)
             if sample:
                 stale = drawn[0]

@@ -15,6 +15,7 @@ from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.scripts import load
 from workstealing.structures.layout import LAYOUT_SCRIPTS
+from workstealing.structures.stored import holding_ours
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.layout import id_bytes, id_text
 from workstealing.structures.tracked_set.sets import checked_tracked
@@ -71,7 +72,8 @@ class TrackQueued(Job):
             getattr(source, "require_ready", lambda: None)()
         require_layout(self.tracked, Budget(slice.remaining()))
         with attempt(self.tracked.twin, names.cursor, slice=slice) as current:
-            (stored,) = current.read(("GET", names.cursor))
+            with holding_ours(names.cursor):
+                (stored,) = current.read(("GET", names.cursor))
             cursor = id_text(stored or b"")
             with blaming(source):
                 rows = source.rows_after(cursor, slice.limit, slice.remaining())

@@ -184,7 +184,8 @@ class UntrackDone(Job):
         commands: list[tuple[Any, ...]] = [("SCARD", names.keys(each)[0]) for each in window]
         if not self.dry_run and twin.node_of(key_slot(names.brake)) == node:
             commands.append(("GET", names.brake))
-        sizes = checked(twin.call(node, commands, Budget(slice.remaining())))
+        with names.asked():
+            sizes = checked(twin.call(node, commands, Budget(slice.remaining())))
         if len(sizes) > len(window) and sizes.pop() is not None:
             # Another process has said so.
             self._in_a_row, self._is_told = HALT_AFTER, True

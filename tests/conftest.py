@@ -11,6 +11,7 @@ import functools
 import gc
 import logging
 import os
+import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -167,6 +168,8 @@ def shared_cluster8() -> Iterator[RedisCluster3]:
 
 @pytest.fixture(scope="session")
 def shared_fakeredis_server() -> FakeRedisServer:
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        pytest.importorskip("lupa", reason="lupa, fakeredis's Lua, has no free-threaded build")
     return FakeRedisServer()
 
 

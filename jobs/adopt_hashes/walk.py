@@ -10,7 +10,7 @@ from workstealing.errors import Aborted, NotAdopted
 from workstealing.jobs.adopt_hashes.adopter import Pattern
 from workstealing.jobs.key_walk import KeyShare, is_users_key, scan_page
 from workstealing.recruiting.slice import Slice
-from workstealing.store.paging import BEGINNING
+from workstealing.store.paging import BEGINNING, CURSOR
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.namespace import Layout
@@ -73,8 +73,10 @@ class WalkPlace:
 
     @classmethod
     def read(cls, reply: Sequence[bytes]) -> WalkPlace:
-        """Return the place that a reply of HGETALL holds."""
+        """Return the place that a reply of HGETALL holds; the beginning for one of nonsense."""
         found = dict(zip(reply[::2], reply[1::2], strict=True))
+        if any(not CURSOR.fullmatch(found.get(name, BEGINNING)) for name in (b"cursor", b"at")):
+            return cls()
         return cls(
             facts=found.get(b"facts", b""),
             cursor=found.get(b"cursor", BEGINNING),

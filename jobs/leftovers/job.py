@@ -270,7 +270,8 @@ class RuleWalk:
         slice = self._slice
         pages = Pages(self._twin, self._node, self._rule, slice, share)
         for number, step in enumerate(pages.steps(place), 1):
-            if place.rests > step.now:
+            # No lap rests for longer: a later moment is nonsense.
+            if step.now < place.rests <= step.now + MOST_REST:
                 return place
             found = self._found(step)
             room = max(0, slice.limit - self.handled)

@@ -25,6 +25,7 @@ from workstealing.store.keys import SLOT_TAGS, key_slot
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin
+from workstealing.structures.stored import holding_ours
 
 FULL_LOAD = 100
 """A rule's script that removes so many parts, or more, may have left some behind."""
@@ -246,8 +247,8 @@ class Remover:
         removals = list(dict.fromkeys(each for _, garbage in found for each in garbage.removals))
         if not removals:
             return order, []
-        keeping, kept = self._keeping, self._side_keys.kept(removals[0].key)
-        states, used = self._states(removals, kept, read)
+        keeping = self._keeping
+        states, used = self._states(removals, read)
         for _, garbage in found:
             size = sum(len(states[each].content) + len(each.member) for each in garbage.removals)
             ttl = keeping.ttl
@@ -268,16 +269,27 @@ class Remover:
         return order, self._notes(rule, order, states, now)
 
     def _states(
-        self, removals: Sequence[Removal], kept: bytes, read: Callable[..., list[Any]]
+        self, removals: Sequence[Removal], read: Callable[..., list[Any]]
     ) -> tuple[dict[Removal, _State], int]:
-        """Return the state of each removal's object, and the size of all that is kept so far."""
-        undo = self._keeping.undo
+        """Return the state of each removal's object, and the size of all that is kept so far.
+
+        Raises: LayoutError if what is removed could not be noted or kept, because something else
+        stands there: in a transaction the removal itself would still be done.
+        """
+        undo, side_keys, key = self._keeping.undo, self._side_keys, removals[0].key
         asked = [_before(each, undo=bool(undo)) for each in removals]
         commands = [command for some in asked for command in some]
+        streams = [side_keys.removed(key), *([side_keys.kept(key)] if undo else [])]
+        commands += [("XLEN", each) for each in streams]
         if undo:
             # Rests of times to live count from the server's time now.
-            commands += [("MEMORY", "USAGE", kept), ("TIME",)]
-        found = read(*commands) if commands else []
+            commands += [("MEMORY", "USAGE", streams[-1]), ("TIME",)]
+        found = read(*commands)
+        at = len(commands) - len(streams) - (2 if undo else 0)
+        for stream, reply in zip(streams, found[at:], strict=False):
+            with holding_ours(stream):
+                checked([reply])
+        del found[at : at + len(streams)]
         seconds, micros = found.pop() if undo else (0, 0)
         now_ms = 1000 * int(seconds) + int(micros) // 1000
         replies = iter(found)

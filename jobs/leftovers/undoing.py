@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -16,6 +17,7 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.keys import key_slot
 from workstealing.store.twin import Node, Twin, twin_of
+from workstealing.structures.stored import holding_ours, stored_number, unbelieved
 
 _PAGE = 100
 _SECONDS = 5.0
@@ -24,6 +26,8 @@ CAME_BACK = "it has come back by itself"
 ENDED = "its time is over since"
 WRITTEN = "it is being written"
 OTHER = "its key holds another type now"
+# The server's words about content that nothing can be made of.
+_NO_CONTENT = re.compile(r"DUMP payload|Bad data format|not a valid float")
 _ABSENT = {"set": "SISMEMBER", "zset": "ZSCORE", "hash": "HEXISTS"}
 
 
@@ -65,9 +69,9 @@ def undo(
         first = b"-" if ago is None else b"%d" % max(0, int(1000 * (int(seconds) - ago)))
         last: bytes = b"+"
         while True:
-            page = checked(
-                twin.call(node, [("XREVRANGE", stream, last, first, "COUNT", _PAGE)], _budget())
-            )[0]
+            ask = ("XREVRANGE", stream, last, first, "COUNT", _PAGE)
+            with holding_ours(stream):
+                (page,) = checked(twin.call(node, [ask], _budget()))
             for number, fields in page:
                 yield from _bring_back(twin, stream, number, fields, dry_run=dry_run)
             if len(page) < _PAGE:
@@ -92,16 +96,50 @@ def _streams(twin: Twin, job: str) -> Iterator[tuple[Node, bytes]]:
                 break
 
 
+class _Kept(NamedTuple):
+    """A removal that can be undone, as its entry of the stream says it.
+
+    Fields: key; kind: of the key's members, or "key"; rule; at: when it was removed, in seconds;
+    ends: when the key would have ended, in ms, 0: never; members, and contents: theirs, or the one
+    of the key.
+    """
+
+    key: bytes
+    kind: str
+    rule: str
+    at: float
+    ends: int
+    members: list[bytes]
+    contents: list[bytes]
+
+
+def _kept(stream: bytes, number: bytes, fields: Sequence[bytes]) -> _Kept:
+    pairs = list(zip(fields[::2], fields[1::2], strict=True))
+    about = dict(pairs)
+    kind = about.get(b"type", b"").decode(errors="replace")
+    if kind != "key" and kind not in _ABSENT:
+        raise unbelieved(stream, f"type in entry {number.decode()}", kind, "a kind of key")
+    members = [value for name, value in pairs if name == b"member"]
+    contents = [value for name, value in pairs if name == b"content"]
+    of_each = 1 if kind == "key" else len(members)
+    if b"key" not in about or len(contents) != of_each:
+        raise unbelieved(stream, f"entry {number.decode()}", None, "a removed item")
+    return _Kept(
+        key=about[b"key"],
+        kind=kind,
+        rule=about.get(b"rule", b"").decode(errors="replace"),
+        at=int(number.partition(b"-")[0]) / 1000,
+        ends=stored_number(stream, "ends", about[b"ends"]) if kind == "key" else 0,
+        members=members,
+        contents=contents,
+    )
+
+
 def _bring_back(
     twin: Twin, stream: bytes, number: bytes, fields: Sequence[bytes], *, dry_run: bool
 ) -> Iterator[Undone]:
-    pairs = list(zip(fields[::2], fields[1::2], strict=True))
-    about = dict(pairs)
-    key, kind = about[b"key"], about[b"type"].decode()
-    at = int(number.partition(b"-")[0]) / 1000
-    rule = about[b"rule"].decode()
-    members = [value for name, value in pairs if name == b"member"]
-    contents = [value for name, value in pairs if name == b"content"]
+    kept = _kept(stream, number, fields)
+    key, kind, rule, at, members = kept.key, kept.kind, kept.rule, kept.at, kept.members
     if dry_run:
         for member in members if kind != "key" else [None]:
             yield Undone(key, member, rule, at)
@@ -113,12 +151,11 @@ def _bring_back(
         with attempt(twin, key, in_any_slot=True) as tried:
             if kind == "key":
                 there, now = tried.read(("EXISTS", key), ("TIME",))
-                ends = int(about[b"ends"])
                 now_ms = 1000 * int(now[0]) + int(now[1]) // 1000
-                why = _reason(there, ends, now_ms)
+                why = _reason(there, kept.ends, now_ms)
                 if why == BACK:
-                    left = ends - now_ms if ends else 0
-                    tried.commit(("RESTORE", key, left, contents[0]), delete)
+                    left = kept.ends - now_ms if kept.ends else 0
+                    tried.commit(("RESTORE", key, left, kept.contents[0]), delete)
                 yield Undone(key, None, rule, at, why)
                 return
             found = tried.read_each(*((_ABSENT[kind], key, each) for each in members))
@@ -127,7 +164,7 @@ def _bring_back(
                 return
             gone = [
                 (member, content)
-                for member, content, there in zip(members, contents, found, strict=True)
+                for member, content, there in zip(members, kept.contents, found, strict=True)
                 if there in (None, 0)
             ]
             if gone:
@@ -137,6 +174,10 @@ def _bring_back(
             yield Undone(key, each, rule, at, BACK if each in back else CAME_BACK)
     except Aborted:
         yield Undone(key, None, rule, at, WRITTEN)
+    except ResponseError as error:
+        if not _NO_CONTENT.search(str(error)):
+            raise
+        raise unbelieved(stream, f"entry {number.decode()}", None, "a removed item") from None
 
 
 def _adding(kind: str, key: bytes, gone: Sequence[tuple[bytes, bytes]]) -> Command:

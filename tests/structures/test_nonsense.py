@@ -17,21 +17,26 @@ import pytest
 import redis
 
 from support import nonsense
+from support.nonsense_maps import MAPS
 from support.nonsense_states import STATES
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.proof import seed, tried
 from support.servers import RedisServer
 from workstealing.errors import LayoutError
-from workstealing.jobs import ShuffleQueueReaper
+from workstealing.jobs import MigrateToEmulated, ShuffleQueueReaper
+from workstealing.jobs.leftovers.walk import RulePlace
 from workstealing.recruiting.slice import Slice
-from workstealing.structures import ShuffleQueue
+from workstealing.structures import ShuffleQueue, VolatileHashes
 from workstealing.structures.stored import stored_number
 
 pytestmark = pytest.mark.real
 
 PARTS = {"shuffle_queue": 12, "log": 12, "ick": 1, "sharded_ick": 4, "moving_ick": 4}
-PARTS["time_shard_queue"] = 4
+PARTS |= {"time_shard_queue": 4, "volatile_hashes": 12, "moving_hashes": 12, "durable_keys": 4}
+PARTS |= {"tracked_set": 4, "leftovers": 8, "ledger": 2}
+NATIVE = ("moving_hashes",)
 """A run tries one part of the states, make prove others; NONSENSE_PART=all tries all of them."""
+ALL_STATES = {**STATES, **MAPS}
 META, BESIDE = "q/queue/{q}/meta", "q/queue/{q}/"
 LOG_META, LOG = "l/log/{l}/meta", "l/log/{l}/"
 
@@ -49,8 +54,11 @@ def values(*some: bytes) -> list[Any]:
 
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.slow
-def test_nonsense_anywhere_is_refused_or_does_no_harm(redis7: RedisServer, name: str) -> None:
-    search, operations = search_of(redis7, name)
+def test_nonsense_anywhere_is_refused_or_does_no_harm(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    server = request.getfixturevalue("redis8" if name in NATIVE else "redis7")
+    search, operations = search_of(server, name)
     states = list(search.mutations())
     assert len(states) > 300
     part = os.environ.get("NONSENSE_PART", str(seed()))
@@ -63,7 +71,7 @@ def test_nonsense_anywhere_is_refused_or_does_no_harm(redis7: RedisServer, name:
 def search_of(server: RedisServer, name: str) -> tuple[nonsense.Search, Any]:
     client = server.client()
     client.flushall()
-    make, operations = STATES[name]
+    make, operations = ALL_STATES[name]
     make(client)
     return nonsense.Search(client), operations(client)
 
@@ -267,3 +275,81 @@ def test_a_number_comes_in_any_form_of_a_client(value: object) -> None:
 def test_what_redis_does_not_write_is_no_number(value: object) -> None:
     with pytest.raises(LayoutError, match="where a whole number from 0 to 9007199254740991"):
         stored_number(b"k", "f", value)
+
+
+def test_deadlines_of_another_type_are_refused_to_readers(redis7: RedisServer) -> None:
+    """The server's words named neither key, and ended with a script's digest and line."""
+    search, operations = search_of(redis7, "volatile_hashes")
+    (deadlines,) = [key for key in search.kinds if key.endswith(b":ttl:h0")]
+
+    def replace(client: redis.Redis) -> None:
+        client.delete(deadlines)
+        client.set(deadlines, "x")
+
+    said = refused((search, operations), replace, "hget", "hmget", "hgetall", "hpttl", "hlen")
+    assert said.startswith("one of the keys h0 {")
+    assert "holds another type than it should: restore the key from a backup" in said
+
+
+def test_a_users_hash_of_another_type_is_refused_as_by_the_server(redis7: RedisServer) -> None:
+    search, operations = search_of(redis7, "volatile_hashes")
+    search.client.delete("h0")
+    search.client.set("h0", "x")
+    for name in ("hget", "hset", "hgetall", "hlen", "hexpire"):
+        with pytest.raises(redis.ResponseError) as caught:
+            operations[name]()
+        assert str(caught.value) == nonsense.WRONG_TYPE
+
+
+def test_a_place_of_nonsense_begins_again() -> None:
+    """It raised a bare ValueError in each slice, for ever."""
+    place = {b"cursor": b"12", b"rests": b"1764000000.25", b"laps": b"3", b"inside": b"\xff"}
+    read = RulePlace.read([part for pair in place.items() for part in pair])
+    assert (read.cursor, read.rests, read.laps, read.inside) == (b"12", 1764000000.25, 3, b"\xff")
+    for name, value in [(b"cursor", b"x"), (b"rests", b"nan"), (b"laps", b"-5"), (b"found", b"")]:
+        wrong = {**place, name: value}
+        assert RulePlace.read([part for pair in wrong.items() for part in pair]) == RulePlace()
+
+
+def test_a_walk_does_not_rest_for_years(redis7: RedisServer) -> None:
+    search, operations = search_of(redis7, "leftovers")
+    (key,) = [each for each in search.kinds if b":tag_set_leftovers:place:" in each]
+    search.client.sadd("conj:tag:0", "gone:again")
+    search.client.hset(key, "rests", "99999999999")
+    operations["tags.perform"]()
+    assert not search.client.sismember("conj:tag:0", "gone:again")
+
+
+@pytest.mark.parametrize("end", ["removed", "kept"])
+def test_nothing_is_removed_that_cannot_be_noted(redis7: RedisServer, end: str) -> None:
+    """The transaction removed the member, and only then the note was refused."""
+    search, operations = search_of(redis7, "leftovers")
+    (key,) = [each for each in search.kinds if each.endswith(b":tag_set_leftovers:" + end.encode())]
+    search.client.sadd("conj:tag:0", "gone:again")
+    search.client.delete(key)
+    search.client.hset(key, "x", "y")
+    with pytest.raises(LayoutError, match=f":{end}.* holds another type .* nothing was changed$"):
+        operations["tags.sweep"]()
+    assert search.client.sismember("conj:tag:0", "gone:again")
+
+
+def test_no_move_begins_beside_a_mark_of_no_backend(redis8: RedisServer) -> None:
+    """It was taken for the rest of an earlier move, and the namespace began to return."""
+    client = redis8.client()
+    hashes = VolatileHashes(client, "n", backend="emulated")
+    hashes.hset("h", "f", 1)
+    (mark,) = client.scan_iter("*:mark")
+    client.set(mark, "0x10")
+    job = MigrateToEmulated(VolatileHashes(client, "n"), "h*")
+    with pytest.raises(LayoutError, match=r"says '0x10' as its mark where 1:emulated was expected"):
+        job.perform(Slice(25, 30.0))
+    assert client.hget("ws:n:layout", "backend") == b"emulated"
+
+
+def test_a_change_to_come_is_refused(redis8: RedisServer) -> None:
+    """The move waited for it, in each slice, for years, and said 0."""
+    client = redis8.client()
+    VolatileHashes(client, "n", backend="emulated").hset("h", "f", 1)
+    client.hset("ws:n:layout", mapping={"backend": "returning", "since": 4 * 10**15})
+    with pytest.raises(LayoutError, match="as since where a whole number"):
+        MigrateToEmulated(VolatileHashes(client, "n"), "h*").perform(Slice(25, 30.0))

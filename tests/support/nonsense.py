@@ -7,6 +7,7 @@ not raise another error, take a processor's time or memory without bound, or kee
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -23,11 +24,12 @@ from workstealing.errors import (
     DamagedBlockError,
     LayoutError,
     OutOfTime,
+    Skipped,
     UndecodableEntryError,
 )
 
 REFUSALS = (
-    *(LayoutError, DamagedBlockError, UndecodableEntryError, Aborted, OutOfTime),
+    *(LayoutError, DamagedBlockError, UndecodableEntryError, Aborted, OutOfTime, Skipped),
     # A queue of other settings, as far as anybody can tell.
     ConfigurationError,
 )
@@ -40,6 +42,9 @@ TEXTS = (
 """The values that replace a text: numbers out of all bounds, no numbers, cut JSON and msgpack."""
 SCORES = (999999999999.0, 4000000000.0, -5.0, 1e308, 0.5, float("inf"), float("-inf"))
 
+_OURS = re.compile(rb"(^|:)ws:|/")
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+_OF_THE_SERVER = (WRONG_TYPE, "no such key")
 MOST_COMMANDS = 20_000
 """How many commands one operation may cost the server, those in scripts included."""
 CPU_SECONDS = 5.0
@@ -108,7 +113,7 @@ class Search:
                 mutation.apply(self.client)
                 outcome = self._outcome(run)
                 seen(mutation, name, outcome)
-                if isinstance(outcome, BaseException) and not _is_refusal(outcome):
+                if isinstance(outcome, BaseException) and not _is_refusal(outcome, mutation):
                     found.append(f"{mutation}: {name}: {type(outcome).__name__}: {outcome}"[:400])
         return found
 
@@ -125,8 +130,12 @@ class Search:
         return result
 
 
-def _is_refusal(error: BaseException) -> bool:
-    return isinstance(error, REFUSALS) and "user_script" not in str(error)
+def _is_refusal(error: BaseException, mutation: Mutation) -> bool:
+    if not isinstance(error, REFUSALS):
+        # A user's own key of another type is refused as by the server.
+        is_users = not _OURS.search(mutation.key) and mutation.place == "type"
+        return is_users and str(error) in _OF_THE_SERVER
+    return "user_script" not in str(error)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ Operations = Mapping[str, Callable[[], object]]
 SECONDS = 30.0
 
 
-def _chance() -> Callable[[], float]:
+def chance() -> Callable[[], float]:
     """Return a source of chance that goes through all of a job's branches in turn."""
     at = 0
 
@@ -43,7 +43,7 @@ def _chance() -> Callable[[], float]:
     return chance
 
 
-def _of_job(
+def of_job(
     name: str, make: Callable[..., Any], slices: int, *, is_divisible: bool = True
 ) -> Operations:
     """Return a job's slices, its dry run, its parts and its backlog as operations."""
@@ -86,7 +86,7 @@ def make_shuffle_queue(client: redis.Redis) -> None:
     queue.ack(messages[0])
     queue.nack(messages[1])
     queue.nack(messages[2], delay=500)
-    reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1, random=_chance())
+    reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1, random=chance())
     time.sleep(0.005)
     for _ in range(3):
         reaper.perform(Slice(1, SECONDS))
@@ -126,11 +126,11 @@ def shuffle_queue(client: redis.Redis) -> Operations:
         return ShuffleQueueReaper(
             queue(),
             **{"lease": 0.001, "consumer_idle": 0.001, "max_attempts": 2, **options},
-            random=_chance(),
+            random=chance(),
         )
 
     def expiry(**options: Any) -> Any:
-        return QueueExpiry(client, random=_chance(), **options)
+        return QueueExpiry(client, random=chance(), **options)
 
     def idle() -> Any:
         for key in client.scan_iter("*:ws:shuffle_queues:due"):
@@ -165,8 +165,8 @@ def shuffle_queue(client: redis.Redis) -> Operations:
                 ShuffleQueue.check_steps,
             )
         ],
-        **_of_job("reaper", reaper, slices=12),
-        **_of_job("expiry", expiry, slices=2),
+        **of_job("reaper", reaper, slices=12),
+        **of_job("expiry", expiry, slices=2),
         "expiry of an idle queue": lambda: [
             each.perform(Slice(25, SECONDS)) for each in (idle(),) for _ in range(4)
         ],
@@ -215,16 +215,14 @@ def log(client: redis.Redis) -> Operations:
 
     def trimmer(**options: Any) -> Any:
         return LogTrimmer(
-            ours(), 10, max_entries=20, max_bytes=2000, max_age=0.001, random=_chance(), **options
+            ours(), 10, max_entries=20, max_bytes=2000, max_age=0.001, random=chance(), **options
         )
 
     def sparing(**options: Any) -> Any:
-        return LogTrimmer(
-            ours(), 10, max_entries=20, spare_groups=True, random=_chance(), **options
-        )
+        return LogTrimmer(ours(), 10, max_entries=20, spare_groups=True, random=chance(), **options)
 
     def compactor(**options: Any) -> Any:
-        return LogCompactor(ours(), 3, cold=0, codec="zlib", random=_chance(), **options)
+        return LogCompactor(ours(), 3, cold=0, codec="zlib", random=chance(), **options)
 
     return {
         "append": lambda: ours().append(b"new"),
@@ -255,9 +253,9 @@ def log(client: redis.Redis) -> Operations:
             ours().inspect(steps(ours()), SECONDS)
             for steps in (Log.size_steps, Log.dead_steps, Log.check_steps)
         ],
-        **_of_job("trimmer", trimmer, 3),
-        **_of_job("sparing", sparing, 3),
-        **_of_job("compactor", compactor, 3),
+        **of_job("trimmer", trimmer, 3),
+        **of_job("sparing", sparing, 3),
+        **of_job("compactor", compactor, 3),
     }
 
 
@@ -268,7 +266,7 @@ def make_ick(client: redis.Redis) -> None:
     """Leave an Ick with members of every kind: waiting, reserved, returned and dead."""
     ick = Ick(client, "k")
     ick.add({f"m{number}": float(number) for number in range(12)})
-    reaper = IckReaper(ick, lease=0.001, max_attempts=1, random=_chance())
+    reaper = IckReaper(ick, lease=0.001, max_attempts=1, random=chance())
     for members in (3, 2, 1):
         ick.reserve(4)
         time.sleep(0.005)
@@ -284,7 +282,7 @@ def ick(client: redis.Redis) -> Operations:
         return Ick(client, "k")
 
     def reaper(**options: Any) -> Any:
-        return IckReaper(ours(), lease=0.001, max_attempts=1, random=_chance(), **options)
+        return IckReaper(ours(), lease=0.001, max_attempts=1, random=chance(), **options)
 
     def acknowledge() -> object:
         batch = ours().reserve(3)
@@ -304,7 +302,7 @@ def ick(client: redis.Redis) -> Operations:
             ours().inspect(steps(ours()), SECONDS)
             for steps in (Ick.size_steps, Ick.dead_steps, Ick.check_steps)
         ],
-        **_of_job("reaper", reaper, 3),
+        **of_job("reaper", reaper, 3),
     }
 
 
@@ -318,7 +316,7 @@ def make_sharded_ick(client: redis.Redis) -> None:
     with sharded.lease("c1", 0.05) as leased:
         leased.reserve(3)
     time.sleep(0.06)
-    reaper = IckReaper(sharded, lease=0.001, max_attempts=1, random=_chance())
+    reaper = IckReaper(sharded, lease=0.001, max_attempts=1, random=chance())
     for _ in range(12):
         reaper.perform(Slice(4, SECONDS))
     with sharded.lease("c1", 0.05) as leased:
@@ -358,7 +356,7 @@ def sharded_ick(client: redis.Redis) -> Operations:
         return done, leases.extend(), leases.release()
 
     def reaper(**options: Any) -> Any:
-        return IckReaper(ours(), lease=0.001, max_attempts=1, random=_chance(), **options)
+        return IckReaper(ours(), lease=0.001, max_attempts=1, random=chance(), **options)
 
     return {
         "open": lambda: ShardedIck(client, "s").open(),
@@ -373,7 +371,7 @@ def sharded_ick(client: redis.Redis) -> Operations:
             ours().inspect(steps(ours()), SECONDS)
             for steps in (ShardedIck.size_steps, ShardedIck.dead_steps, ShardedIck.check_steps)
         ],
-        **_of_job("reaper", reaper, 4),
+        **of_job("reaper", reaper, 4),
     }
 
 
@@ -412,7 +410,7 @@ def make_time_shard_queue(client: redis.Redis) -> None:
     queue(2).ack(taken[2])
     queue(2).cancel(ids[9])
     time.sleep(0.005)
-    TimeShardSweeper(queue(4), 1, random=_chance()).perform(Slice(1, SECONDS))
+    TimeShardSweeper(queue(4), 1, random=chance()).perform(Slice(1, SECONDS))
 
 
 def time_shard_queue(client: redis.Redis) -> Operations:
@@ -433,7 +431,7 @@ def time_shard_queue(client: redis.Redis) -> Operations:
         )
 
     def sweeper(**options: Any) -> Any:
-        return TimeShardSweeper(queue(4), random=_chance(), **options)
+        return TimeShardSweeper(queue(4), random=chance(), **options)
 
     def each_dead(what: str) -> Callable[[], object]:
         def run() -> object:
@@ -460,7 +458,7 @@ def time_shard_queue(client: redis.Redis) -> Operations:
                 TimeShardQueue.check_steps,
             )
         ],
-        **_of_job("sweeper", sweeper, 3, is_divisible=False),
+        **of_job("sweeper", sweeper, 3, is_divisible=False),
     }
 
 

@@ -62,6 +62,7 @@ from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation, drive
 from workstealing.store.twin import Node, Twin, is_async
 from workstealing.structures.namespace import Layout
+from workstealing.structures.stored import holding_ours
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 
 __all__ = ["JobError", "JobMinute", "Ledger", "Minute", "Process", "processes", "read", "total"]
@@ -488,7 +489,8 @@ def read(
         with hashes.pipeline(transaction=False) as pipeline:
             for minute in chunk:
                 pipeline.hgetall(minute_key(name, minute))
-            replies = pipeline.execute()
+            with holding_ours(minute_key(name, 0)[:-1]):
+                replies = pipeline.execute()
         found += [parsed(m, texts(reply)) for m, reply in zip(chunk, replies, strict=True)]
     return found
 
@@ -506,7 +508,9 @@ def processes(
     if is_async(client):
         raise ConfigurationError("a ledger is read with a blocking client, not with an asyncio one")
     hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
-    return parsed_processes(texts(hashes.hgetall(processes_key(name))).values())
+    with holding_ours(to_bytes(processes_key(name))):
+        reported = hashes.hgetall(processes_key(name))
+    return parsed_processes(texts(reported).values())
 
 
 def _host() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -18,7 +19,9 @@ from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.store.connection import Command
 from workstealing.store.fleet import one_server
+from workstealing.store.keys import to_bytes
 from workstealing.store.twin import is_async
+from workstealing.structures.stored import holding_ours
 
 _PAUSED = "paused:"
 _RATE = "rate:"
@@ -42,7 +45,8 @@ class SharedSettings:
 
     A process ignores the settings of jobs that it does not know. Arguments: client: a blocking
     client of redis-py; name: of the ledger that the processes report to. Raises:
-    ConfigurationError. No round trip. Each method costs one; errors of redis-py pass through.
+    ConfigurationError. No round trip. Each method costs one; it raises LayoutError if the key holds
+    something else, and errors of redis-py pass through.
     """
 
     def __init__(self, client: Any, name: str = "default") -> None:
@@ -59,7 +63,9 @@ class SharedSettings:
         """Return the settings by job, without a stranger's fields."""
         paused: set[str] = set()
         rates: dict[str, float] = {}
-        for field, value in texts(self._client.hgetall(self._key)).items():
+        with self._holding():
+            found = self._client.hgetall(self._key)
+        for field, value in texts(found).items():
             kind, colon, job = field.partition(":")
             if not _can_be_set(job):
                 continue
@@ -73,11 +79,13 @@ class SharedSettings:
 
     def pause(self, job: str) -> None:
         """Let a job rest in every process. Arguments: job, its name."""
-        self._client.hset(self._key, _PAUSED + _checked_job(job), 1)
+        with self._holding():
+            self._client.hset(self._key, _PAUSED + _checked_job(job), 1)
 
     def resume(self, job: str) -> None:
         """End a pause: each process goes back to its own state. Arguments: job, its name."""
-        self._client.hdel(self._key, _PAUSED + _checked_job(job))
+        with self._holding():
+            self._client.hdel(self._key, _PAUSED + _checked_job(job))
 
     def set_rate(self, job: str, rate: float) -> None:
         """Give a job one rate in every process.
@@ -87,12 +95,17 @@ class SharedSettings:
         name; rate, 0 < rate <= 1. Raises: RateError; then nothing has changed.
         """
         job = _checked_job(job)
-        self._client.hset(self._key, _RATE + job, repr(checked_rate(rate, job)))
+        with self._holding():
+            self._client.hset(self._key, _RATE + job, repr(checked_rate(rate, job)))
 
     def clear(self, job: str) -> None:
         """Remove a job's settings: each process goes back to its own."""
         job = _checked_job(job)
-        self._client.hdel(self._key, _PAUSED + job, _RATE + job)
+        with self._holding():
+            self._client.hdel(self._key, _PAUSED + job, _RATE + job)
+
+    def _holding(self) -> AbstractContextManager[None]:
+        return holding_ours(to_bytes(self._key))
 
 
 def follow(recruiter: Recruiter, ledger: Ledger) -> None:

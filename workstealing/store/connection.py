@@ -55,7 +55,7 @@ _ADVICE = tuple(
             ": they were lost or changed, so evict() them, or delete() the log",
         ),
         (
-            r" says .* as .* where .* was expected$",
+            r" says .* as .* where .* was expected$| holds another type than it should$",
             ": restore the key from a backup, or remove it if its content is not needed",
         ),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ LOOKED_AT = 1000
 In a dead set of up to this size it finds the oldest of all; in a larger one the oldest of these.
 """
 BEGINNING = b"0"
+CURSOR = re.compile(rb"[0-9]{1,20}")
+"""The form of every cursor of SCAN and its kind."""
 """The cursor of a first page, and the one that the last page returns."""
 
 

@@ -29,15 +29,12 @@ _DEFINITION = re.compile(r"(?:local function|function) (\w+)|local ([\w ,]+)|(\w
 _GOES_ON = re.compile(r"[ \t]|end\b|[})\]]|else")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SHIFT = "CLOCK_SHIFT_MS = 0"
-# A server before Redis 7 wraps an error of a script in the place where it was raised, so no client
-# would know READONLY or OOM as such: neither its sentinels nor its retries nor its classes. There
-# the script itself gives the bare error back.
-_BODY = """local function script()
-{text}end
-if redis.REDIS_VERSION_NUM then
-return script()
-end
-local done, answer = pcall(script)
+# A script gives the bare error back, as the command itself would. A server before Redis 7 wraps it,
+# so no client would know READONLY or OOM as such: neither its sentinels nor its retries nor its
+# classes. A later server adds the script's digest and line. An error about the type of a user's key
+# is always a script's answer; so one that is raised is about a key of ours.
+_BODY = """local done, answer = pcall(function()
+{text}end)
 local said = answer
 if type(answer) == 'table' then
 said = answer.err
@@ -46,6 +43,10 @@ return answer
 end
 if type(said) == 'string' then
 said = string.match(said, '^[@=][^:]*: *%-?%d+: %-(%u.*)$') or said
+if not done and string.match(said, '^WRONGTYPE ') then
+said = 'WSLAYOUT one of the keys ' .. table.concat(KEYS, ' ', 1, math.min(#KEYS, 5))
+.. ' holds another type than it should'
+end
 if string.match(said, '^%u[%u%d]+ ') then
 return {{err = (string.gsub(said, '%s+', ' '))}}
 end

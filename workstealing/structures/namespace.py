@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Self
@@ -20,12 +21,15 @@ from workstealing.store.twin import ClientT, Twin, twin_for
 from workstealing.store.valkey_clients import redis_client
 from workstealing.structures import layout as layouts
 from workstealing.structures.layout import Kind, Versioned, only_readable
+from workstealing.structures.stored import holding_ours
 from workstealing.structures.structure import NOTE, OK, Check, Structure
 
 EMULATED, MIGRATING, NATIVE = "emulated", "migrating", "native"
 # The way back: the server still keeps the deadlines, but its commands are guarded; then each hash
 # is handed back before its next use.
 LEAVING, RETURNING = "leaving", "returning"
+MARKED = (EMULATED, MIGRATING, NATIVE, LEAVING, RETURNING)
+"""The backends that a mark of an index shard may name."""
 # On one server, index shards only keep the sorted sets small and the recruits apart. The number is
 # part of a layout: a change of it holds for new namespaces only.
 INDEX_SHARDS_OF_A_SERVER = 16
@@ -139,6 +143,10 @@ class Names:
         self.layout = f"ws:{namespace}:layout".encode()
         self.registry = f"ws:{namespace}:slots".encode()
         self._index_keys: dict[int, tuple[bytes, bytes]] = {}
+
+    def asked(self) -> AbstractContextManager[None]:
+        """Ask the due indexes. Raises: LayoutError if one of the keys holds something else."""
+        return holding_ours(b"{...}:ws:" + self.namespace.encode() + b":due")
 
     def due(self, shard: int) -> bytes:
         """Return the key of an index shard's due index."""
@@ -300,7 +308,8 @@ class NamespaceStructure(Namespaced[ClientT], Structure):
         shards: Collection[int] = range(found.index_shards)
         if found.registers_shards:
             shards = yield from read_registry(self.names)
-        sizes: list[int] = yield [command("ZCARD", self.names.due(shard)) for shard in shards]
+        with self.names.asked():
+            sizes: list[int] = yield [command("ZCARD", self.names.due(shard)) for shard in shards]
         return sum(sizes)
 
     def check_steps(self) -> Steps[Sequence[Check]]:

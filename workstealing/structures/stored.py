@@ -8,6 +8,8 @@ anything outside of them is a LayoutError. ``lua/shared/stored.lua`` has the sam
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -55,12 +57,22 @@ def wrong_type(base: bytes, error: ResponseError) -> Exception:
 
     Arguments: base: the beginning of the keys that were asked; error: the server's.
     """
-    if not str(error).startswith("WRONGTYPE"):
+    # A pipeline says first which of its commands it was.
+    if "WRONGTYPE " not in str(error):
         return error
     return LayoutError(
         f"one of the keys {base.decode(errors='backslashreplace')}* holds another type than it"
         f" should{ADVICE}; nothing was changed"
     )
+
+
+@contextmanager
+def holding_ours(base: bytes) -> Iterator[None]:
+    """Ask keys of ours, which hold something of their own type. Raises: as `wrong_type` returns."""
+    try:
+        yield
+    except ResponseError as error:
+        raise wrong_type(base, error) from None
 
 
 def _text_of(value: Any) -> str:

@@ -226,7 +226,7 @@ def test_a_wrong_type_is_refused_to_readers(any_server: AnyServer) -> None:
     client = any_server.client()
     tracked = TrackedSet(client, "queued", sub_sets=1)
     client.set(tracked.names.keys(0)[0], "x")
-    with pytest.raises(LayoutError, match="holds something else"):
+    with pytest.raises(LayoutError, match="holds another type"):
         tracked.is_tracked("a")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from typing import Any
 
 from workstealing.errors import ConfigurationError, LayoutError
@@ -17,6 +18,7 @@ from workstealing.structures.layout import (
     read_pairs,
     require_policy,
 )
+from workstealing.structures.stored import holding_ours
 
 KIND = Kind(
     "tracked_set",
@@ -56,6 +58,10 @@ class TrackedSetNames:
         # In the first sub-set's slot, so that a look at sub-sets can look at it, too.
         self.brake = b"{" + SLOT_TAGS[self._first_slot] + b"}:ws:tracked:brake:" + self.key
         self._keys: dict[int, tuple[bytes, bytes]] = {}
+
+    def asked(self) -> AbstractContextManager[None]:
+        """Ask keys of sub-sets. Raises: LayoutError if one holds something else."""
+        return holding_ours(b"{...}:ws:tracked:...:" + self.key)
 
     def slot(self, sub_set: int) -> int:
         """Return the hash slot of a sub-set; the sub-sets are spread evenly over the slots."""

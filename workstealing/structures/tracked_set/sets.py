@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Generic
 
-from redis.exceptions import ResponseError
-
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.fleet import placed
@@ -137,15 +135,8 @@ class _TrackedSetOperations:
         """Check the layout if needed, then yield a step. Raises: LayoutError for a foreign key."""
         if not self.is_open:
             yield from self.opening_steps()
-        try:
+        with self.names.asked():
             return (yield step)
-        except ResponseError as error:
-            if "WRONGTYPE" not in str(error):
-                raise
-            raise LayoutError(
-                "a key of the tracked set holds something else; nothing was changed: remove it if"
-                " it is not needed"
-            ) from None
 
     def opening_steps(self) -> Steps[None]:
         """Check the layout, or write it down, once; `open` runs these steps."""
@@ -218,7 +209,8 @@ class _EitherTrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
     def size_steps(self) -> Steps[int | None]:
         """Count the tracked ids; nothing is written. One round trip to each node."""
         every = range(self.names.sub_sets)
-        sizes = yield [command("SCARD", self.names.keys(each)[0]) for each in every]
+        with self.names.asked():
+            sizes = yield [command("SCARD", self.names.keys(each)[0]) for each in every]
         return sum(sizes)
 
     def check_steps(self) -> Steps[Sequence[Check]]:

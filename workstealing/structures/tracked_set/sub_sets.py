@@ -11,7 +11,6 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.errors import LayoutError
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
@@ -29,15 +28,16 @@ def ask_sub_sets(
 ) -> dict[int, Any]:
     """Send one command to each of several sub-sets; return the replies by sub-set.
 
-    Raises: the error in an error reply; OutOfTime; connection faults. One round trip to each of
-    their nodes.
+    Raises: LayoutError for a foreign key in a sub-set's place; the error in another error reply;
+    OutOfTime; connection faults. One round trip to each of their nodes.
     """
     nodes: dict[Node, list[int]] = {}
     for sub_set in commands:
         nodes.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
     replies: dict[int, Any] = {}
     for node, sub_sets in nodes.items():
-        answers = checked(twin.call(node, [commands[each] for each in sub_sets], budget))
+        with names.asked():
+            answers = checked(twin.call(node, [commands[each] for each in sub_sets], budget))
         replies.update(zip(sub_sets, answers, strict=True))
     return replies
 
@@ -93,15 +93,7 @@ def find(
         asked = {
             each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()
         }
-        try:
-            replies = ask_sub_sets(twin, names, asked, Budget(None, TIMEOUT_SECONDS))
-        except ResponseError as error:
-            if "WRONGTYPE" not in str(error):
-                raise
-            raise LayoutError(
-                f"one of the keys {sorted(names.keys(each)[0] for each in groups)!r} does not hold"
-                f" a sub-set of the tracked set {names.key!r}: {error}"
-            ) from error
+        replies = ask_sub_sets(twin, names, asked, Budget(None, TIMEOUT_SECONDS))
         found = [
             (sub_set, each)
             for sub_set, group in groups.items()
@@ -128,15 +120,8 @@ def scan(
             keys = [(names.keys(sub_set)[0], cursor) for sub_set, cursor in asked]
             commands = [("SSCAN", *each, "COUNT", IDS_A_PAGE) for each in keys]
             replies: list[Any] = twin.call(node, commands, Budget(None, TIMEOUT_SECONDS))
-            for (key, _), reply in zip(keys, replies, strict=True):
-                if isinstance(reply, ResponseError):
-                    if "WRONGTYPE" not in str(reply):
-                        raise reply
-                    raise LayoutError(
-                        f"the key {key!r} does not hold a sub-set of the tracked set"
-                        f" {names.key!r}: {reply}"
-                    ) from reply
-            return replies
+            with names.asked():
+                return checked(replies)
 
         for pages in paged(its_sub_sets, SUB_SETS_A_CALL, ask):
             numbers: list[int] = []
