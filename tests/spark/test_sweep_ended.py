@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from support.patience import GUARD_SECONDS
 from support.processes import end, spawn
 from support.servers import RedisServer, wait_until
+from support.spark_connect import connect_server
 from support.sweep_jobs import SLICES, endless
 from workstealing.spark import sweep
 
@@ -143,3 +144,73 @@ def test_stopping_the_session_ends_the_stage_of_a_sweep(redis7: RedisServer) -> 
         assert slices(redis7.client()) > 0
     finally:
         end(process)
+
+
+REMOTE = """
+import os
+import signal
+import sys
+import threading
+
+from pyspark.sql import SparkSession
+
+from support.servers import wait_until
+from support.sweep_jobs import SLICES, client_of, endless
+from workstealing.spark import sweep
+
+port, seconds, way = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+spark = SparkSession.builder.getOrCreate()
+client = client_of(port, is_cluster=False)
+tags = []
+add = spark.addTag
+spark.addTag = lambda tag: (tags.append(tag), add(tag))
+
+
+def interrupt():
+    wait_until(lambda: client.get(SLICES), "the sweep to begin")
+    if way == "ctrl-c":
+        os.kill(os.getpid(), signal.SIGINT)
+    else:
+        # One for each of its jobs: the first asks for the number of cores.
+        spark.interruptTag(tags[-1])
+
+
+threading.Thread(target=interrupt).start()
+try:
+    sweep(spark, endless(port), partitions=2, turn_seconds=seconds)
+except BaseException as error:
+    print("ended by", type(error).__name__, flush=True)
+print("still", spark.range(7).count(), spark.getTags(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ctrl-c", "tag"])
+def test_an_interrupted_sweep_of_spark_connect_ends(
+    redis7: RedisServer, tmp_path: Path, way: str
+) -> None:
+    variables = {
+        "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    with connect_server(tmp_path, variables) as address:
+        process = spawn(
+            [sys.executable, "-P", "-c", REMOTE, str(redis7.port), str(TURN_SECONDS), way],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **variables, "SPARK_REMOTE": address},
+        )
+        try:
+            assert process.stdout is not None
+            said = [next(process.stdout).strip() for _ in range(2)]
+            # The session can be used, and has none of the sweep's tags.
+            assert said[1] == "still 7 set()", said
+            # The class of Spark's own error is not the same in each of its releases.
+            assert (said[0] == "ended by KeyboardInterrupt") == (way == "ctrl-c"), said
+            # The server lives on, and the driver, too.
+            require_silence(redis7.client())
+            assert slices(redis7.client()) > 0
+        finally:
+            end(process)
