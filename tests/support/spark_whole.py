@@ -247,7 +247,13 @@ class Checks:
         frame = self.spark.range(30, numPartitions=3)
         assert frame.mapInPandas(same, "id long").count() == 30
         assert frame.mapInArrow(same, "id long").count() == 30
-        wait_until(lambda: recruits(self.spark).enlisted >= 6, "the counts", 60)
+
+        def are_told() -> bool:
+            # A report may go out between a recruit's call and the end of its slice.
+            found = recruits(self.spark)
+            return found.enlisted >= 6 and found.jobs["note"].worked >= 6
+
+        wait_until(are_told, "the counts", 60)
         totals = recruits(self.spark)
         assert totals.enlisted == totals.jobs["note"].worked == 6, totals
         if not self.is_remote:
