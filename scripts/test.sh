@@ -54,7 +54,8 @@ run=$(mktemp -d /tmp/ws.XXXXXX)
 chmod 711 "$run"
 exec 3> >(exec setsid bash scripts/test.sh sweep "$run")
 sweeper=$!
-export "$(mark "$run")" TMPDIR=$run
+# A JVM does not know TMPDIR, and a killed one of Spark's leaves its folders.
+export "$(mark "$run")" TMPDIR=$run SPARK_LOCAL_DIRS=$run SPARK_SUBMIT_OPTS="-Djava.io.tmpdir=$run"
 # The tests start hundreds of processes, and without bytecode each compiles the package anew.
 unset PYTHONDONTWRITEBYTECODE
 # A test that hangs fails with the stacks of its threads, even beside busy processes.

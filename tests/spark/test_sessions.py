@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from support.processes import RUN
 from workstealing.spark.sessions import cores_of, named, run_each
 
 if TYPE_CHECKING:
@@ -35,3 +37,11 @@ def test_jobs_are_in_the_group_and_the_callers_own_comes_back(spark: SparkSessio
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
         context.setLocalProperty(described, None)
+
+
+def test_what_a_killed_jvm_leaves_lies_in_the_runs_folder(spark: SparkSession) -> None:
+    """A JVM does not look at TMPDIR: hundreds of Spark's folders were left."""
+    system = spark.sparkContext._jvm.java.lang.System
+    assert system.getProperty("java.io.tmpdir") == RUN
+    if RUN != "/tmp":
+        assert os.environ["SPARK_LOCAL_DIRS"] == RUN

@@ -94,7 +94,12 @@ def _make(archive: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="workstealing-archive-", dir=RUN) as folder:
         made = Path(folder, "spark.jsa")
         environment = {
-            "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={made} -Xlog:disable",
+            "SPARK_SUBMIT_OPTS": " ".join(
+                [
+                    os.environ.get("SPARK_SUBMIT_OPTS", ""),
+                    f"-XX:ArchiveClassesAtExit={made} -Xlog:disable",
+                ]
+            ),
             "PYTHONPATH": str(TESTS),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
