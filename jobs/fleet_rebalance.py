@@ -156,7 +156,7 @@ class FleetRebalance(DivisibleJob):
         if layout is None:
             return
         structure = self.structure.every_node[node]
-        sets = [structure.names.carried(shard) for shard in range(layout.index_shards)]
+        sets = _marks_of(structure, layout)
         twin = structure.twin
         replies = twin.call(twin.nodes()[0], [("EXISTS", each) for each in sets], budget)
         for each, there in zip(sets, checked(replies), strict=True):
@@ -273,8 +273,8 @@ class FleetRebalance(DivisibleJob):
             found = self._call(old, [carry_out(old, name, layout) for name in some], slice)
             there = [(n, each) for n, each in zip(some, found, strict=True) if each]
             self._call(new, [carry_in(new, n, target, each) for n, each in there], slice)
-            # Also those that had expired.
-            self._call(old, [drop(old, name, layout) for name in some], slice)
+            self._call(old, [drop(old, n, layout, each) for n, each in there], slice)
+            # With those that had expired, which are gone.
             carried += len(some)
         return carried
 
@@ -309,13 +309,19 @@ class FleetRebalance(DivisibleJob):
         return [each.read(reply) for each, reply in zip(operations, replies, strict=True)]
 
     def _forget_move(self, node: str, layout: Layout, slice: Slice) -> int:
-        """Remove the marks of carried keys on a node; return how many sets there are."""
+        """Remove the marks of carried keys on a node; return how many keys of them there are."""
         structure = self.structure.every_node[node]
-        sets = [structure.names.carried(shard) for shard in range(layout.index_shards)]
+        sets = _marks_of(structure, layout)
         twin = structure.twin
         commands = [("EXISTS" if self.dry_run else "UNLINK", each) for each in sets]
         replies = twin.call(twin.nodes()[0], commands, Budget(slice.remaining()))
         return sum(int(each) for each in checked(replies))
+
+
+def _marks_of(structure: Any, layout: Layout) -> list[bytes]:
+    """Return the keys that a move may leave on a node."""
+    names, shards = structure.names, range(layout.index_shards)
+    return [*map(names.carried, shards), *map(names.leaving, shards)]
 
 
 class _RebalancingPart(PartJob):

@@ -152,6 +152,10 @@ class Names:
         """Return the key of the set of an index shard's keys that came from other nodes."""
         return b"{" + SLOT_TAGS[shard] + self._middle + b":carried"
 
+    def leaving(self, shard: int) -> bytes:
+        """Return the key of the tokens of an index shard's keys that go to other nodes."""
+        return b"{" + SLOT_TAGS[shard] + self._middle + b":leaving"
+
     def index_keys(self, shard: int) -> tuple[bytes, bytes]:
         """Return the keys of an index shard's due index and mark, made once."""
         keys = self._index_keys.get(shard)
