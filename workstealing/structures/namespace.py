@@ -86,6 +86,11 @@ class Layout:
         return self.backend in (MIGRATING, LEAVING, RETURNING)
 
     @cached_property
+    def rules(self) -> tuple[str, int, bool]:
+        """The part that may change while a process goes by the layout, and that decides for it."""
+        return self.backend, self.version, self.writable
+
+    @cached_property
     def mark(self) -> str:
         """The marks that an index shard may bear when a script writes there.
 
