@@ -560,6 +560,26 @@ def test_fencing_tokens_grow_although_the_new_home_s_clock_is_behind(
     assert later > token
 
 
+def test_tokens_grow_on_where_nobody_held_a_lease_during_the_move(
+    servers: dict[str, RedisServer],
+) -> None:
+    """There was no key to be carried, so no fence was raised, and the move was over."""
+    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
+    name = moving(after, "k")
+    ahead = DurableKeys(before, "k", clock_shift_ms=3_600_000)
+    token = ahead.acquire(name, lease=30)
+    assert token is not None
+    assert ahead.release(name, token)
+    job = FleetRebalance(DurableKeys(after, "k"))
+    assert job.backlog(60.0).count == 1
+    assert FleetRebalance(DurableKeys(after, "k"), dry_run=True).perform(Slice(25, 10.0)) == 0
+    assert work_off(job) == 0
+    # Its clock is behind, and it knows nothing of the former home.
+    later = DurableKeys(fleet(servers, NEW), "k").acquire(name, lease=30)
+    assert later is not None
+    assert later > token
+
+
 @pytest.mark.parametrize("by", ["its first use", "the job"])
 def test_a_lease_is_carried_with_its_nonce(servers: dict[str, RedisServer], by: str) -> None:
     before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)

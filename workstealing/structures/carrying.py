@@ -76,12 +76,22 @@ def drop(structure: Any, name: bytes, layout: Layout, found: Any) -> Operation:
 
 def raise_fence(old: Any, new: Any, shard: int) -> Carrying:
     """Let the fencing tokens of an index shard grow on from those of the former home."""
-    fence = old.names.fence(shard)
-    token = yield old, Operation(load("fleet/read_fence"), (fence,), (), options=AS_BYTES)
+    token = yield old, read_fence(old, shard)
     if not token:
         return False
-    yield new, Operation(load("fleet/raise_fence"), (fence,), (token,))
+    yield new, fence_raised(new, shard, token)
     return True
+
+
+def read_fence(structure: Any, shard: int) -> Operation:
+    """Return the operation that reads the last fencing token of an index shard, or None."""
+    script = load("fleet/read_fence")
+    return Operation(script, (structure.names.fence(shard),), (), options=AS_BYTES)
+
+
+def fence_raised(structure: Any, shard: int, token: bytes) -> Operation:
+    """Return the operation that lets the tokens of an index shard grow on from a former one."""
+    return Operation(load("fleet/raise_fence"), (structure.names.fence(shard),), (token,))
 
 
 def require_alike(structure: Any, old: Layout, new: Layout) -> None:
