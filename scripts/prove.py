@@ -40,7 +40,12 @@ class Attack:
 ATTACKS = (
     Attack(
         "kills",
-        ("a process killed",),
+        ("a process killed", "a client cut off"),
+        ("tests/laws/test_killed_protocols.py",),
+    ),
+    Attack(
+        "deaths",
+        ("a death",),
         ("tests/structures", "tests/jobs"),
         "kill or dies or die or death or orphan",
     ),
@@ -64,7 +69,14 @@ ATTACKS = (
             "tests/structures/time_shard_queue/test_grants.py",
         ),
     ),
-    Attack("protocols", ("a step of a namespace",), ("tests/jobs/test_moving_namespace.py",)),
+    Attack(
+        "protocols",
+        ("a step of",),
+        (
+            "tests/jobs/test_moving_namespace.py",
+            "tests/jobs/shuffle_queue_reaper/test_narrowing.py",
+        ),
+    ),
     Attack(
         "nonsense", ("nonsense in a place",), ("tests/structures/test_nonsense.py",), "anywhere"
     ),
@@ -120,7 +132,7 @@ def run(attack: Attack, seed: int, path: Path) -> int:
     done = subprocess.run(
         [*command, *attack.tests],
         cwd=ROOT,
-        env={**os.environ, "PROVE_SEED": str(seed)},
+        env={"PROVE_KILLS": "250", **os.environ, "PROVE_SEED": str(seed)},
         check=False,
     )
     return done.returncode

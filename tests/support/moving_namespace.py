@@ -142,11 +142,14 @@ class Awaited:
 class MovingNamespace:
     """A namespace on a place of its own, its processes, and what they must see.
 
-    Arguments: place; seed; backend: of the new namespace; keys: their number.
+    Arguments: place; seed; backend: of the new namespace; keys: their number; moves: the weight of
+    the mover's slices among all that happens.
     """
 
-    def __init__(self, place: Place, seed: int, backend: str, keys: int = 40) -> None:
-        self.place = place
+    def __init__(
+        self, place: Place, seed: int, backend: str, keys: int = 40, moves: int = 25
+    ) -> None:
+        self.place, self.weight = place, moves
         self.draw = random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.client = place.client
@@ -169,7 +172,7 @@ class MovingNamespace:
             (8, self.use_in_a_pipeline),
             (14, self.use_short_lived),
             (40 if self.believers and self.backend == "returning" else 14, self.sleep_or_wake),
-            (25, self.move),
+            (self.weight, self.move),
             (5, self.let_time_pass),
             (4, self.begin_a_process),
             (3, self.collect),
@@ -524,9 +527,17 @@ def _looks_again(process: Any) -> None:
 
 @contextlib.contextmanager
 def moving_namespace(
-    binary: str | Path, seed: int, backend: str = "emulated", *, is_cluster: bool = False
+    binary: str | Path,
+    seed: int,
+    backend: str = "emulated",
+    *,
+    is_cluster: bool = False,
+    moves: int = 25,
 ) -> Iterator[MovingNamespace]:
-    """Yield such a namespace on a new server of that binary, or a cluster of three."""
+    """Yield such a namespace on a new server of that binary, or a cluster of three.
+
+    Arguments: binary; seed, backend, moves: as of `MovingNamespace`; is_cluster.
+    """
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         be_patient(patch)
@@ -543,7 +554,7 @@ def moving_namespace(
             )
             place = Place(server, [door], mover)
         stack.callback(place.close)
-        yield MovingNamespace(place, seed, backend)
+        yield MovingNamespace(place, seed, backend, moves=moves)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
