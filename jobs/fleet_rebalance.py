@@ -24,8 +24,15 @@ from workstealing.recruiting.job import (
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
-from workstealing.store.operations import Operation, drive_by
-from workstealing.structures.carrying import carry_in, carry_out, drop, raise_fence, require_alike
+from workstealing.store.operations import Operation
+from workstealing.structures.carrying import (
+    carry_in,
+    carry_out,
+    drop,
+    fence_raised,
+    read_fence,
+    require_alike,
+)
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.namespace import Layout, write_layout
@@ -67,9 +74,11 @@ class FleetRebalance(DivisibleJob):
     ConfigurationError.
 
     A slice looks at one page of one former node, and carries the keys on it whose home is another
-    node: one round trip to look, two to the former home, and one to each new one. A key is carried
-    at its first use as well, so the job moves the keys that nobody uses. It is done when `backlog`
-    says 0, exactly. On a fleet without `previous` it removes the marks of the move that is over.
+    node: one round trip to look, two to the former home, and one to each new one. The first slice
+    of a process on a node also lets the fencing tokens of leases grow on at the new homes. A key is
+    carried at its first use as well, so the job moves the keys that nobody uses. It is done when
+    `backlog` says 0, exactly. On a fleet without `previous` it removes the marks of the move that
+    is over.
     """
 
     def __init__(
@@ -156,7 +165,7 @@ class FleetRebalance(DivisibleJob):
         if layout is None:
             return
         structure = self.structure.every_node[node]
-        sets = [structure.names.carried(shard) for shard in range(layout.index_shards)]
+        sets = _marks_of(structure, layout)
         twin = structure.twin
         replies = twin.call(twin.nodes()[0], [("EXISTS", each) for each in sets], budget)
         for each, there in zip(sets, checked(replies), strict=True):
@@ -169,6 +178,7 @@ class FleetRebalance(DivisibleJob):
             names, place = self._page(node, layout, self._stretches(layout), place, budget)
             yield from self._of_others(node, names)
             if place == _START:
+                yield from self._lagging_fences(node, layout, budget)
                 return
 
     def parts(self, n: int) -> Sequence[Any]:
@@ -219,6 +229,8 @@ class FleetRebalance(DivisibleJob):
         self, node: str, layout: Layout, stretches: Sequence[int], place: _NodePlace, slice: Slice
     ) -> _WalkedPage:
         """Carry the keys of one page, or count them on a dry run."""
+        if not self.dry_run:
+            self._raise_fences(node, layout, slice)
         budget = Budget(slice.remaining())
         names, after = self._page(node, layout, stretches, place, budget)
         moving = self._of_others(node, names)
@@ -268,13 +280,11 @@ class FleetRebalance(DivisibleJob):
             new = self.structure.every_node[home]
             target = self._layout_of(home, layout, slice)
             require_alike(old, layout, target)
-            if old.holds == "string" and (node, home) not in self._fenced:
-                self._raise_fences(node, home, layout, slice)
             found = self._call(old, [carry_out(old, name, layout) for name in some], slice)
             there = [(n, each) for n, each in zip(some, found, strict=True) if each]
             self._call(new, [carry_in(new, n, target, each) for n, each in there], slice)
-            # Also those that had expired.
-            self._call(old, [drop(old, name, layout) for name in some], slice)
+            self._call(old, [drop(old, n, layout, each) for n, each in there], slice)
+            # With those that had expired, which are gone.
             carried += len(some)
         return carried
 
@@ -286,18 +296,48 @@ class FleetRebalance(DivisibleJob):
         steps = write_layout(index.names, layout.backend, layout.index_shards)
         return index.drive(steps, Budget(slice.remaining()))
 
-    def _raise_fences(self, node: str, home: str, layout: Layout, slice: Slice) -> None:
+    def _homes_of(self, node: str) -> list[str]:
+        """Return the nodes that are new homes of keys of a former node."""
+        fleet = self.structure.fleet
+        stays, former = node in fleet.nodes, fleet.former_nodes
+        return [home for home in fleet.nodes if home != node and not (stays and home in former)]
+
+    def _raise_fences(self, node: str, layout: Layout, slice: Slice) -> None:
+        """Let tokens grow on at the new homes, also those of leases that nobody holds any more."""
         every = self.structure.every_node
-        old, new = every[node], every[home]
+        homes = [
+            home
+            for home in self._homes_of(node)
+            if (node, home) not in self._fenced and self._identity(home) not in slice.held_back
+        ]
+        if not homes or every[node].holds != "string":
+            return
+        shards = range(layout.index_shards)
+        tokens = self._call(every[node], [read_fence(every[node], each) for each in shards], slice)
+        for home in homes:
+            new = every[home]
+            raised = [fence_raised(new, n, token) for n, token in enumerate(tokens) if token]
+            self._call(new, raised, slice)
+            self._fenced.add((node, home))
 
-        def send(step: tuple[Any, Operation]) -> Any:
-            structure, operation = step
-            (reply,) = self._call(structure, [operation], slice)
-            return reply
+    def _lagging_fences(self, node: str, layout: Layout, budget: Budget) -> Iterator[bytes]:
+        """Name the fences at new homes whose tokens would not grow on from a former node's."""
+        every, shards = self.structure.every_node, range(layout.index_shards)
+        if every[node].holds != "string":
+            return
 
-        for shard in range(layout.index_shards):
-            drive_by(send, raise_fence(old, new, shard))
-        self._fenced.add((node, home))
+        def tokens_of(name: str) -> list[tuple[int, bytes]]:
+            twin = every[name].twin
+            commands = [read_fence(every[name], shard).by_text() for shard in shards]
+            tokens = [each or b"" for each in checked(twin.call(twin.nodes()[0], commands, budget))]
+            # As is_greater() of the scripts compares them.
+            return [(len(token), token) for token in tokens]
+
+        former = tokens_of(node)
+        for home in self._homes_of(node) if any(size for size, _ in former) else ():
+            for shard, (old, new) in enumerate(zip(former, tokens_of(home), strict=True)):
+                if old > new:
+                    yield home.encode() + every[home].names.fence(shard)
 
     def _call(self, structure: Any, operations: list[Operation], slice: Slice) -> list[Any]:
         if not operations:
@@ -309,13 +349,19 @@ class FleetRebalance(DivisibleJob):
         return [each.read(reply) for each, reply in zip(operations, replies, strict=True)]
 
     def _forget_move(self, node: str, layout: Layout, slice: Slice) -> int:
-        """Remove the marks of carried keys on a node; return how many sets there are."""
+        """Remove the marks of carried keys on a node; return how many keys of them there are."""
         structure = self.structure.every_node[node]
-        sets = [structure.names.carried(shard) for shard in range(layout.index_shards)]
+        sets = _marks_of(structure, layout)
         twin = structure.twin
         commands = [("EXISTS" if self.dry_run else "UNLINK", each) for each in sets]
         replies = twin.call(twin.nodes()[0], commands, Budget(slice.remaining()))
         return sum(int(each) for each in checked(replies))
+
+
+def _marks_of(structure: Any, layout: Layout) -> list[bytes]:
+    """Return the keys that a move may leave on a node."""
+    names, shards = structure.names, range(layout.index_shards)
+    return [*map(names.carried, shards), *map(names.leaving, shards)]
 
 
 class _RebalancingPart(PartJob):

@@ -43,7 +43,12 @@ class Attack:
 ATTACKS = (
     Attack(
         "kills",
-        ("a process killed",),
+        ("a process killed", "a client cut off"),
+        ("tests/laws/test_killed_protocols.py",),
+    ),
+    Attack(
+        "deaths",
+        ("a death",),
         ("tests/structures", "tests/jobs"),
         "kill or dies or die or death or orphan",
     ),
@@ -67,7 +72,14 @@ ATTACKS = (
             "tests/structures/time_shard_queue/test_grants.py",
         ),
     ),
-    Attack("protocols", ("a step of a namespace",), ("tests/jobs/test_moving_namespace.py",)),
+    Attack(
+        "protocols",
+        ("a step of",),
+        (
+            "tests/jobs/test_moving_namespace.py",
+            "tests/jobs/shuffle_queue_reaper/test_narrowing.py",
+        ),
+    ),
     Attack(
         "nonsense", ("nonsense in a place",), ("tests/structures/test_nonsense.py",), "anywhere"
     ),
@@ -121,9 +133,8 @@ def run(attack: Attack, seed: int, path: Path) -> int:
     command = ["bash", "scripts/test.sh", "all", "0", "-q", f"--proof-to={path}"]
     command += [f"--hypothesis-seed={seed}", *(("-k", attack.keyword) if attack.keyword else ())]
     # It ends with this process, and the run's sweeper ends the rest: scripts/test.sh.
-    with processes.spawn(
-        [*command, *attack.tests], cwd=ROOT, env={**os.environ, "PROVE_SEED": str(seed)}
-    ) as process:
+    environment = {"PROVE_KILLS": "250", **os.environ, "PROVE_SEED": str(seed)}
+    with processes.spawn([*command, *attack.tests], cwd=ROOT, env=environment) as process:
         return process.wait()
 
 

@@ -40,6 +40,9 @@ class ShuffleQueueReaper(DivisibleJob):
     - A message that every group has acknowledged is deleted, also after an XACK of another program.
     - A consumer that was not seen for consumer_idle and owns nothing is removed. So are tracking
       ids of messages that have gone.
+    - Streams beyond the queue's `streams` are given up, the highest first, if they are empty, were
+      not written to for consumer_idle, and no consumer owns anything there. A process with a larger
+      number may still write there: its write makes the stream again.
     - A loss of keys is repaired: a stream that is missing from a ring or from the list of streams
       with pending entries, and a returned entry that no list names.
 

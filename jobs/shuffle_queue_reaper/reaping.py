@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from workstealing.structures.shuffle_queue.names import (
     stored_stream,
 )
 
+# Handles at most so many items of a queue, one group's among them, within a slice.
+_Chore = Callable[[Facts, GroupNames, Slice, int], int]
 STREAMS_A_SLICE = 4
 LEAST_ENTRIES = 32
 """How many pending entries of a stream are looked at, however small a slice is."""
@@ -69,7 +71,9 @@ class QueueReaper(Tidying):
             slice.observe(oldest_seconds=0.0, backlog=0)
             return 0 if facts is None else self._keep_unread(facts, slice)
         group = self._names.group(self.one_of(facts.groups))
-        chores = (self._mend, self._mend, self.dismiss, self.untrack)
+        chores: list[_Chore] = [self._mend, self._mend, self.dismiss, self.untrack]
+        if self.is_wide(facts):
+            chores.append(self.narrow)
         chore = self.one_of(chores)
         if facts.is_overdue and self.below(4):
             # Three times in four, so that the rest has its turn however many there are.
@@ -90,17 +94,19 @@ class QueueReaper(Tidying):
         return handled
 
     def count(self, slice: Slice) -> int:
-        """Return how many entries `reap` would return, set aside, mend or drop; change nothing.
+        """Return how much `reap` would return, set aside, mend, drop or give up; change nothing.
 
         Arguments: slice: whose limit it counts up to. Raises: LayoutError; OutOfTime; connection
-        faults. Four round trips, and one where a deadline has passed.
+        faults. Four round trips, and one where a deadline has passed, or streams can go.
         """
         facts = self.facts(slice)
         if facts is None:
             return 0
-        overdue = self.overdue(facts, Budget(slice.remaining())) if facts.is_overdue else 0
+        others = self.overdue(facts, Budget(slice.remaining())) if facts.is_overdue else 0
+        if self.is_wide(facts):
+            others += self.narrow(facts, None, slice, slice.limit, is_dry=True)
         if not facts.groups:
-            return min(slice.limit, overdue)
+            return min(slice.limit, others)
         group = self._names.group(self.one_of(facts.groups))
         due = self._due_streams(facts, group, slice)[0][:STREAMS_A_SLICE]
         window = max(LEAST_ENTRIES, 4 * slice.limit)
@@ -109,7 +115,7 @@ class QueueReaper(Tidying):
         heal = self._heal_command(group, numbers, slice.limit, is_dry=True)
         (healed,) = self.call([heal], Budget(slice.remaining()))
         ages = [age for found in held for age in self._stale(found)]
-        return min(slice.limit, len(ages) + int(healed[0]) + overdue)
+        return min(slice.limit, len(ages) + int(healed[0]) + others)
 
     def stale_ages(
         self, facts: Facts, most_entries: int, budget: Budget
@@ -212,7 +218,10 @@ class QueueReaper(Tidying):
         if facts.is_overdue:
             return self.drop_overdue(facts, None, slice, slice.limit)
         numbers = [number for number in self._some_streams(facts) if number != LEGACY]
-        return self._note(self.shuffled(numbers)[:2], slice, slice.limit)
+        handled = self._note(self.shuffled(numbers)[:2], slice, slice.limit)
+        if handled < slice.limit and not slice.expired and self.is_wide(facts):
+            handled += self.narrow(facts, None, slice, slice.limit - handled)
+        return handled
 
     def _note(self, numbers: Sequence[int], slice: Slice, limit: int) -> int:
         """Put into the index the deadlines of some streams that it lacks. One round trip."""

@@ -39,13 +39,14 @@ SCRIPTS_A_CONSUMER = 4
 class Facts:
     """The facts in a queue's meta: the server's time in ms, the span, and the groups.
 
-    is_overdue: whether the earliest deadline of all messages has passed; overdue_seconds: for how
-    long it has, 0.0 if not.
+    noted: span and joined as meta has them, for scripts that rely on them; is_overdue: whether the
+    earliest deadline of all messages has passed; overdue_seconds: for how long it has, 0.0 if not.
     """
 
     now: int
     span: int
     groups: tuple[bytes, ...]
+    noted: tuple[bytes, bytes]
     overdue_seconds: float = 0.0
     is_overdue: bool = False
 
@@ -114,7 +115,8 @@ class Upkeep:
         # All names at once are made quicker than one after the other.
         self._names.streams(span)
         first_ms = self._deadline(first[1]) if first else now + 1
-        return Facts(now, span, groups, max(0.0, now - first_ms) / 1000, first_ms <= now)
+        noted = meta.get(b"span", b""), meta.get(b"joined", b"")
+        return Facts(now, span, groups, noted, max(0.0, now - first_ms) / 1000, first_ms <= now)
 
     def _deadline(self, score: Any) -> int:
         return stored_number(self._names.deadlines, "a deadline in ms", score)
@@ -161,7 +163,7 @@ class Upkeep:
 
 
 class Tidying(Upkeep):
-    """Removes overdue messages, idle consumers that own nothing, and tracking ids without one."""
+    """Removes overdue messages, idle consumers, streams beyond the number, lost tracking ids."""
 
     # How many overdue messages there were at the last look.
     _overdue = 0
@@ -170,11 +172,13 @@ class Tidying(Upkeep):
         """Remove overdue messages, and consumers and tracking ids that nobody needs, of one group.
 
         Arguments: facts; slice. Returns: how many were removed, at most the slice's limit. Raises:
-        LayoutError; OutOfTime; connection faults. At most nine round trips.
+        LayoutError; OutOfTime; connection faults. At most ten round trips.
         """
         handled = 0
         if facts.is_overdue:
             handled += self.drop_overdue(facts, None, slice, slice.limit)
+        if handled < slice.limit and not slice.expired and self.is_wide(facts):
+            handled += self.narrow(facts, None, slice, slice.limit - handled)
         if not facts.groups or handled >= slice.limit or slice.expired:
             return handled
         group = self._names.group(self.one_of(facts.groups))
@@ -275,6 +279,40 @@ class Tidying(Upkeep):
         backlog = waiting + max(0, self._overdue - int(in_hand))
         slice.observe(oldest_seconds=int(oldest_ms) / 1000, backlog=backlog)
         return int(dropped)
+
+    def is_wide(self, facts: Facts) -> bool:
+        """Say whether the queue has had more streams than this process gives it; no round trip."""
+        return facts.span > self._streams
+
+    def narrow(
+        self,
+        facts: Facts,
+        _group: GroupNames | None,
+        slice: Slice,
+        limit: int,
+        *,
+        is_dry: bool = False,
+    ) -> int:
+        """Give up the highest streams beyond this process's number that nobody uses any more.
+
+        Arguments: facts; slice; limit: the most to give up; is_dry: count them alone. A group is
+        taken as by `dismiss`, and not looked at: they go for all. Returns: how many were. Raises:
+        LayoutError; OutOfTime; connection faults. One round trip.
+        """
+        names = self._names
+        groups = [names.group(name) for name in facts.groups]
+        keys = [
+            key for each in groups for key in (each.ring, each.pending, each.returned, each.laps)
+        ]
+        least = max(self._streams, facts.span - WINDOW)
+        slice.spend(1)
+        command = self.script(
+            "narrow",
+            (names.meta, *keys, *names.streams(facts.span)[least:]),
+            *(*facts.noted, int(is_dry), self._settings.consumer_idle_ms, limit),
+            *(len(groups), *facts.groups),
+        )
+        return int(self.call([command], Budget(slice.remaining()))[0])
 
     def untrack(self, _facts: Facts, _group: GroupNames, slice: Slice, limit: int) -> int:
         """Forget tracking ids of messages that have gone.

@@ -1,14 +1,15 @@
 -- Writes a key that has come from another node of a fleet, once and never again.
 -- KEYS: key, the set of carried keys, mark, due index, deadlines (only of a volatile hash). ARGV:
 -- mark ('' for a native namespace), then the reply of carry_out. Returns 1; 0 if the key has been
--- carried before or is here already, and nothing is changed then.
+-- carried before or is here already, and nothing is changed then. Before means: with this token.
 --@include layout
 local key, carried, mark, due, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local problem = refuse_key('SCARD', carried, 'the keys that were carried')
 if problem then
   return problem
 end
-if redis.call('SISMEMBER', carried, key) == 1 then
+local member = ARGV[6] .. ' ' .. key
+if redis.call('SISMEMBER', carried, member) == 1 then
   return 0
 end
 local found = ARGV[1] == '' or redis.pcall('GET', mark)
@@ -19,7 +20,7 @@ if ARGV[1] ~= '' then
   end
 end
 if redis.call('EXISTS', key) == 1 then
-  return redis.call('SADD', carried, key) * 0
+  return redis.call('SADD', carried, member) * 0
 end
 -- The first write: a full server, or one that is too old for the dump, refuses it before all else.
 local reply = redis.pcall('RESTORE', key, 0, ARGV[2])
@@ -38,4 +39,4 @@ end
 if ARGV[3] ~= '' then
   redis.call('PEXPIREAT', key, ARGV[3])
 end
-return redis.call('SADD', carried, key)
+return redis.call('SADD', carried, member)

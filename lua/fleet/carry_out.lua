@@ -1,13 +1,33 @@
 -- Reads a key that moves to another node of a fleet; nobody writes it here any more.
--- KEYS: key, due index, deadlines (of a volatile hash whose deadlines are kept here). ARGV: the type
--- of the key. Returns its dump, when it ends as a whole, its score in the due index and the dump of
--- its deadlines ('' for none), times in ms; nil if there is none or it has expired. Expired fields
--- are deleted, so that a clock that is behind does not bring them back.
+-- KEYS: key, the tokens of leaving keys, due index, deadlines (of a volatile hash whose deadlines are kept
+-- here). ARGV: the type of the key. Returns its dump, when it ends as a whole, its score in the due index, the
+-- dump of its deadlines ('' for none), and its token, times in ms; nil if there is none or it has expired: then
+-- what is left of it is removed. Expired fields are deleted, so that a clock that is behind does not bring them
+-- back. A key keeps its token until it is dropped: if it is written here again afterwards, it gets another one.
 --@include clock
 --@include bounded
-local key, due, deadlines = KEYS[1], KEYS[2], KEYS[3]
-if redis.call('TYPE', key).ok ~= ARGV[1] then
+--@include layout
+local key, leaving, due, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local problem = refuse_key('HLEN', leaving, 'the tokens of leaving keys')
+if problem then
+  return problem
+end
+
+-- Removes what is left of a key that is not here, or is garbage. One of another type is somebody else's.
+local function tidy(is_ours)
+  if deadlines then
+    redis.call('UNLINK', deadlines)
+  end
+  if is_ours then
+    redis.call('UNLINK', key)
+  end
+  redis.call('ZREM', due, key)
+  redis.call('HDEL', leaving, key)
   return false
+end
+
+if redis.call('TYPE', key).ok ~= ARGV[1] then
+  return tidy(false)
 end
 local at = now()
 if deadlines then
@@ -16,16 +36,23 @@ if deadlines then
     call_in_runs('HDEL', key, past, 1)
     call_in_runs('ZREM', deadlines, past, 1)
     if redis.call('EXISTS', key) == 0 then
-      redis.call('ZREM', due, key)
-      return false
+      return tidy(true)
     end
   end
 end
 local listed = redis.call('ZSCORE', due, key) or ''
 if not deadlines and listed ~= '' and tonumber(listed) <= at then
-  return false
+  return tidy(true)
+end
+local token = redis.call('HGET', leaving, key)
+if not token then
+  local clock = redis.call('TIME')
+  token = string.format('%.0f%06d', clock[1], clock[2])
+  -- As in layout/change: where memory is full HSET alone is refused.
+  redis.call('HDEL', leaving, key)
+  redis.call('HSET', leaving, key, token)
 end
 local left = redis.call('PTTL', key)
 local ends = left >= 0 and string.format('%.0f', at + left) or ''
 local beside = deadlines and redis.call('DUMP', deadlines) or ''
-return { redis.call('DUMP', key), ends, listed, beside }
+return { redis.call('DUMP', key), ends, listed, beside, token }

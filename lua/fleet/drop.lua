@@ -1,6 +1,16 @@
--- Removes what is left of a key that has been carried to another node of a fleet, or has expired.
--- KEYS: key, the set of carried keys, due index, deadlines (only of a volatile hash). ARGV: the type of
--- the key; a key of another type is somebody else's and stays. Returns 1.
+-- Removes a key that has been carried to another node of a fleet, with what is beside it, unless it has been
+-- written here again since: its token is another one then, or it has none yet.
+-- KEYS: key, the tokens of leaving keys, due index, deadlines (only of a volatile hash). ARGV: the type of the
+-- key; a key of another type is somebody else's and stays; its token. Returns 1 if it was removed, else 0.
+--@include layout
+local leaving = KEYS[2]
+local problem = refuse_key('HLEN', leaving, 'the tokens of leaving keys')
+if problem then
+  return problem
+end
+if redis.call('HGET', leaving, KEYS[1]) ~= ARGV[2] then
+  return 0
+end
 if KEYS[4] then
   redis.call('UNLINK', KEYS[4])
 end
@@ -8,6 +18,5 @@ if redis.call('TYPE', KEYS[1]).ok == ARGV[1] then
   redis.call('UNLINK', KEYS[1])
 end
 redis.call('ZREM', KEYS[3], KEYS[1])
--- It may have come here by an earlier move, and may come again by a later one.
-redis.pcall('SREM', KEYS[2], KEYS[1])
+redis.call('HDEL', leaving, KEYS[1])
 return 1

@@ -44,6 +44,14 @@ if (about[2] or '') ~= ARGV[3] or (about[3] or '') ~= ARGV[4] then
 end
 local deleted = 0
 
+-- Gives the rest of a queue that is deleted without having a place in the due index such a place, so that the
+-- expiry finds it if this caller dies.
+local function leave_to_expiry()
+  if not deadline then
+    redis.call('ZADD', due, whole(now()), ARGV[1])
+  end
+end
+
 -- Deletes the keys from the first one on, unless `limit` are deleted before. Returns whether all
 -- are.
 local function unlink_from(first, limit)
@@ -62,6 +70,7 @@ local function delete_streams()
   end
   -- The next call finds these streams. A writer raises the span again.
   redis.call('HSET', meta, 'span', ARGV[6])
+  leave_to_expiry()
   return { deleted, 1 }
 end
 
@@ -69,6 +78,7 @@ local function delete_group()
   local limit, group = tonumber(ARGV[6]), ARGV[7]
   -- These go before the keys that they are about, and also if the group stays because of its dead.
   redis.call('HDEL', meta, 'back:' .. group, 'plan:' .. group, 'turns:' .. group)
+  leave_to_expiry()
   if not unlink_from(4, limit) then
     return { deleted, 0 }
   end
@@ -90,6 +100,7 @@ end
 local function delete_rest()
   local limit = tonumber(ARGV[6])
   if not unlink_from(3, limit) then
+    leave_to_expiry()
     return { deleted, 0 }
   end
   if ARGV[7] ~= '' then
@@ -97,6 +108,7 @@ local function delete_rest()
     return { deleted, 1 }
   end
   if deleted == limit then
+    leave_to_expiry()
     return { deleted, 0 }
   end
   -- A meta without a mark has held only the span.

@@ -129,6 +129,125 @@ def test_a_key_that_comes_back_is_not_taken_for_carried(servers: dict[str, Redis
     check(fleet(servers, NEW), servers)
 
 
+@pytest.mark.parametrize("by", ["its first use", "the job"])
+@pytest.mark.parametrize("kind", ["h", "k"])
+@pytest.mark.parametrize("value", ["same", "other"])
+def test_a_key_that_is_written_again_at_its_former_home_is_carried_again(
+    servers: dict[str, RedisServer], kind: str, by: str, value: str
+) -> None:
+    """It was taken for carried, and its only copy was removed."""
+    before, there = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
+    clients = {name: servers[name].client() for name in NEW}
+    back = Fleet({name: clients[name] for name in OLD}, previous=clients)
+    name = moving(there, kind)
+
+    def of(on: Fleet) -> Any:
+        return both(on)[kind == "k"]
+
+    def write(on: Fleet, text: str) -> None:
+        if kind == "h":
+            of(on).hsetex(name, mapping={"f": text}, ex=300)
+        else:
+            of(on).set(name, text, ex=300)
+
+    def read(on: Fleet) -> Any:
+        return of(on).hget(name, "f") if kind == "h" else of(on).get(name)
+
+    def carry_over(on: Fleet) -> None:
+        if by == "the job":
+            work_off(FleetRebalance(of(on)))
+        else:
+            read(on)
+
+    for between in ((), (back,)):
+        write(before, "same")
+        carry_over(there)
+        assert read(there) == b"same"
+        of(there).delete(name)
+        for on in between:
+            # The fleet was made smaller meanwhile, and larger again.
+            carry_over(on)
+        # This process has never heard of the further node.
+        write(before, value)
+        carry_over(there)
+        assert read(fleet(servers, NEW)) == value.encode()
+        assert not servers[there.former_home(name) or ""].client().exists(name)
+        of(there).delete(name)
+
+
+@pytest.mark.parametrize("kind", ["h", "k"])
+def test_a_carrier_that_comes_late_removes_no_key_that_was_written_since(
+    servers: dict[str, RedisServer], kind: str
+) -> None:
+    for pause in range(3):
+        for each in servers.values():
+            each.wipe()
+        there, before = fleet(servers, NEW, previous=OLD), fleet(servers, OLD)
+        name = moving(there, kind)
+        slow, first = both(there)[kind == "k"], both(before)[kind == "k"]
+        quick: Any = both(fleet(servers, NEW, previous=OLD))[kind == "k"]
+
+        def write(text: str, first: Any = first, name: str = name) -> None:
+            (first.hset(name, "f", text) if kind == "h" else first.set(name, text))
+
+        write("first")
+        old, new = slow.every_node[there.former_home(name)], slow.on_nodes[there.home(name)]
+        steps = carry(old, new, name, (old.open(), new.open()))
+        step = next(steps)
+        for _ in range(pause):
+            step = steps.send(run(step[0].client, step[1]))
+        # Another carrier is quicker, the key is deleted, and an old process writes it once more.
+        assert quick.exists(name) == 1
+        quick.delete(name)
+        write("second")
+        with suppress(StopIteration):
+            while True:
+                step = steps.send(run(step[0].client, step[1]))
+        after: Any = both(fleet(servers, NEW, previous=OLD))[kind == "k"]
+        assert (after.hget(name, "f") if kind == "h" else after.get(name)) == b"second"
+
+
+@pytest.mark.parametrize("node", ["former", "new"])
+@pytest.mark.parametrize("by", ["its first use", "the job"])
+def test_a_fence_of_another_type_is_a_layout_error(
+    servers: dict[str, RedisServer], by: str, node: str
+) -> None:
+    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
+    name = moving(after, "k")
+    assert DurableKeys(before, "k").acquire(name, 30)
+    keys = DurableKeys(after, "k")
+    where = after.former_home(name) if node == "former" else after.home(name)
+    shard = key_slot(name.encode()) % 16
+    fence = keys.every_node[where or ""].names.fence(shard)
+    servers[where or ""].client().delete(fence)
+    servers[where or ""].client().hset(fence, "foreign", 1)
+    held = {each: contents(servers[each]) for each in NEW}
+    job = FleetRebalance(keys)
+    work = {"the job": lambda: work_off(job), "its first use": lambda: keys.acquire(name, 30)}[by]
+    with pytest.raises(LayoutError, match=r"^the key .*fence.* does not hold a fencing token"):
+        work()
+    assert contents(servers[where or ""])[fence] == held[where or ""][fence]
+
+
+@pytest.mark.parametrize("kind", ["h", "k"])
+def test_a_key_leaves_a_node_whose_memory_is_full(
+    servers: dict[str, RedisServer], start_redis: Callable[..., RedisServer], kind: str
+) -> None:
+    nodes = {"a": start_redis(maxmemory_policy="noeviction"), "c": servers["c"]}
+    before = fleet(nodes, ("a",))
+    fill(before, FEW)
+    after = fleet(nodes, ("a", "c"), previous=("a",))
+    structure: Any = both(after)[kind == "k"]
+    structure.open()
+    nodes["a"].client().config_set("maxmemory", 1)
+    names = [name for name in (f"{kind}:{n}" for n in range(FEW)) if after.former_home(name)]
+    assert names
+    assert structure.ttl(names[0]) != -2
+    work_off(FleetRebalance(structure))
+    assert [nodes["a"].client().exists(name) for name in names] == [0] * len(names)
+    assert [nodes["c"].client().exists(name) for name in names] == [1] * len(names)
+
+
 @pytest.mark.parametrize("backend", ["migrating", "leaving", "returning"])
 def test_no_hash_is_carried_while_its_namespace_moves(
     servers: dict[str, RedisServer], backend: str
@@ -441,6 +560,26 @@ def test_fencing_tokens_grow_although_the_new_home_s_clock_is_behind(
     assert later > token
 
 
+def test_tokens_grow_on_where_nobody_held_a_lease_during_the_move(
+    servers: dict[str, RedisServer],
+) -> None:
+    """There was no key to be carried, so no fence was raised, and the move was over."""
+    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
+    name = moving(after, "k")
+    ahead = DurableKeys(before, "k", clock_shift_ms=3_600_000)
+    token = ahead.acquire(name, lease=30)
+    assert token is not None
+    assert ahead.release(name, token)
+    job = FleetRebalance(DurableKeys(after, "k"))
+    assert job.backlog(60.0).count == 1
+    assert FleetRebalance(DurableKeys(after, "k"), dry_run=True).perform(Slice(25, 10.0)) == 0
+    assert work_off(job) == 0
+    # Its clock is behind, and it knows nothing of the former home.
+    later = DurableKeys(fleet(servers, NEW), "k").acquire(name, lease=30)
+    assert later is not None
+    assert later > token
+
+
 @pytest.mark.parametrize("by", ["its first use", "the job"])
 def test_a_lease_is_carried_with_its_nonce(servers: dict[str, RedisServer], by: str) -> None:
     before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
@@ -472,7 +611,7 @@ def test_what_cannot_be_carried_is_refused(servers: dict[str, RedisServer]) -> N
     servers["c"].client().set(new.names.carried(layout.shard_of(0)), "foreign")
     zero = "06S"
     with pytest.raises(redis.ResponseError, match="WSLAYOUT"):
-        run(new.client, carry_in(new, zero.encode(), layout, (b"x", b"", b"", b"")))
+        run(new.client, carry_in(new, zero.encode(), layout, (b"x", b"", b"", b"", b"1")))
 
 
 def test_a_foreign_key_in_the_place_of_a_mark_is_a_layout_error(

@@ -20,13 +20,20 @@ from support.proof import tried
 from support.servers import RedisCluster3
 
 MOST_COMMANDS = 200
-KILLED = "a process killed (SIGKILL) before or after one of its commands"
+DEATH = "a death (SIGKILL) of a process before or after one of its commands"
 
 
 def died_of_the_switch(
-    switch: KillSwitch, servers: list[FaultyServer], work: Callable[[], Any]
+    switch: KillSwitch,
+    servers: list[FaultyServer],
+    work: Callable[[], Any],
+    attack: str = DEATH,
+    on: str = "",
 ) -> bool:
-    """Do the work in a forked child whose commands the switch counts; say whether it was killed."""
+    """Do the work in a forked child whose commands the switch counts; say whether it was killed.
+
+    Arguments: switch; servers; work; attack, on: how a death is counted, see `proof.tried`.
+    """
     ready, go = os.pipe()
 
     def work_when_told() -> None:
@@ -45,7 +52,7 @@ def died_of_the_switch(
     for server in servers:
         server.reset()
     if switch.fired:
-        tried(KILLED)
+        tried(attack, on=on)
         assert os.WIFSIGNALED(status)
         assert os.WTERMSIG(status) == signal.SIGKILL
     else:

@@ -80,6 +80,38 @@ class KillSwitch:
         os.kill(self.victim, signal.SIGKILL)
 
 
+class CutSwitch(KillSwitch):
+    """Cuts a process off at command number `at`, as its death would: from then on it gets nothing.
+
+    Arguments: as of `KillSwitch`; doors: the faulty servers that its commands go through.
+    """
+
+    def __init__(self, at: int, doors: Sequence[FaultyServer], *, after: bool) -> None:
+        super().__init__(at, after=after)
+        self._doors = doors
+
+    def before(self) -> bool:
+        """Count a command; cut if it is the one, or came later; return whether to pass it on."""
+        passes = super().before()
+        if not passes:
+            self._cut()
+        return passes
+
+    def answered(self) -> bool:
+        """Cut if the command just answered is the one; return whether to go on."""
+        goes_on = super().answered()
+        if not goes_on:
+            self._cut()
+        return goes_on
+
+    def _fire(self) -> None:
+        self.fired = True
+
+    def _cut(self) -> None:
+        for door in self._doors:
+            door.close_idle()
+
+
 @dataclass(eq=False)
 class Debt:
     """How many commands of a connection wait for an answer, and whether they will ever get one."""

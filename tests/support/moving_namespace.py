@@ -1,9 +1,10 @@
 """A namespace that is moved to native, back, and so on, while everything goes wrong that may.
 
 One step after the other, by a seed: a process uses hashes, the mover does a slice and may be cut
-off behind any command of its own, the server is killed and replays its AOF, time passes. Each
-process keeps the layout that it has read until time passes, and the emulated one for ever. A model
-in Python says what every process must see after each step.
+off behind any command of its own, the server is killed and replays its AOF, time passes, a newer
+release writes. Each process keeps the layout that it has read until time passes, and the emulated
+one for ever; every other one awaits its commands. A model in Python says what every process must
+see after each step: a LayoutError only where the layout, or an index shard, is a newer one.
 
     python -P -m support.moving_namespace --seconds 60 --seed 7 --server PATH   (in tests/)
 """
@@ -11,7 +12,9 @@ in Python says what every process must see after each step.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
+import inspect
 import random
 import sys
 import time
@@ -25,16 +28,18 @@ from typing import Any
 import pytest
 import redis
 
+from support.deaths import doors_of
 from support.faulty_server import FaultyServer
 from support.hash_model import ModelHash, ModelHashes, now_ms
 from support.patience import be_patient
-from support.servers import RedisServer, find_server
-from workstealing.errors import Aborted, OutOfTime, Skipped
+from support.servers import RedisCluster3, RedisServer, find_server
+from workstealing.errors import Aborted, LayoutError, OutOfTime, Skipped
 from workstealing.jobs import HashFieldExpiry, MigrateToEmulated, MigrateToNative, backend_moves
 from workstealing.recruiting.slice import Slice
-from workstealing.structures import VolatileHashes
-from workstealing.structures.namespace import INDEX_SHARDS_OF_A_SERVER
+from workstealing.store.keys import key_slot
+from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes import hashes as hashes_module
+from workstealing.structures.volatile_hashes.commands import HashNames
 
 # What was answered was written: only a crash of the machine would lose it.
 NAMESPACE, AOF = "m", {"appendonly": "yes", "appendfsync": "no"}
@@ -60,29 +65,103 @@ class _Ends:
     former: list[int] = dataclass_field(default_factory=list)
 
 
-class MovingNamespace:
-    """A namespace on a server of its own, its processes, and what they must see.
+class Place:
+    """A server with an AOF, or a cluster of three: its doors, its clients, and its crashes.
 
-    Arguments: server: with an AOF; door: in front of it, for the mover; seed; backend: of the new
-    namespace; keys: their number.
+    Arguments: server; doors: faulty servers before it, or before each node; mover: a client that
+    goes through them.
     """
 
     def __init__(
-        self, server: RedisServer, door: FaultyServer, seed: int, backend: str, keys: int = 40
+        self, server: RedisServer | RedisCluster3, doors: Sequence[FaultyServer], mover: Any
     ) -> None:
-        self.server, self.door = server, door
+        self.server, self.doors, self.mover = server, doors, mover
+        self.client: Any = server.client()
+        self.loop = asyncio.new_event_loop()
+        self.awaited: Any = server.async_client()
+
+    def restart(self, draw: random.Random) -> None:
+        """Kill a node, let it read its AOF, and forget the connections to it."""
+        if isinstance(self.server, RedisServer):
+            self._restart(self.server)
+            self.client.connection_pool.disconnect()
+            self.loop.run_until_complete(self.awaited.connection_pool.disconnect())
+            return
+        self._restart(draw.choice(self.server.nodes))
+        self.server._wait_until_whole()
+        self.client.disconnect_connection_pools()
+        self.loop.run_until_complete(self.awaited.aclose())
+
+    def _restart(self, node: RedisServer) -> None:
+        node.kill()
+        node.restart()
+
+    def names(self, kind: str, number: int) -> list[str]:
+        """Return names of hashes, of few slots where the commands on two names want one."""
+        if self.server.is_cluster:
+            return [f"{kind}:{{{each % 4}}}:{each}" for each in range(number)]
+        return [f"{kind}:{each}" for each in range(number)]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+        self.loop.run_until_complete(self.awaited.aclose())
+        self.loop.close()
+
+
+class Awaited:
+    """`AsyncVolatileHashes` that a blocking test can use: each command is awaited on a loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, hashes: AsyncVolatileHashes) -> None:
+        self.hashes, self._loop = hashes, loop
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.hashes, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **options: Any) -> Any:
+            result = value(*args, **options)
+            is_awaited = inspect.isawaitable(result)
+            return self._loop.run_until_complete(result) if is_awaited else result
+
+        return call
+
+    @contextlib.contextmanager
+    def pipeline(self, transaction: bool = True) -> Iterator[Any]:
+        """Yield a pipeline whose `execute` does not need to be awaited."""
+        pipeline = self.hashes.pipeline(transaction)
+        execute = pipeline.execute
+        pipeline.execute = lambda *args, **options: self._loop.run_until_complete(  # type: ignore[method-assign]
+            execute(*args, **options)
+        )
+        yield pipeline
+        pipeline.reset()
+
+
+class MovingNamespace:
+    """A namespace on a place of its own, its processes, and what they must see.
+
+    Arguments: place; seed; backend: of the new namespace; keys: their number; moves: the weight of
+    the mover's slices among all that happens.
+    """
+
+    def __init__(
+        self, place: Place, seed: int, backend: str, keys: int = 40, moves: int = 25
+    ) -> None:
+        self.place, self.weight = place, moves
         self.draw = random.Random(seed)
         self.counts: Counter[str] = Counter()
-        self.client = server.client()
-        self.names = [f"h:{number}" for number in range(keys)]
-        self.short = [f"t:{number}" for number in range(6)]
+        self.client = place.client
+        self.names = place.names("h", keys)
+        self.short = place.names("t", 6)
         self.model = ModelHashes()
         self.ends: dict[str, _Ends] = {}
         self.target = "native" if backend == "emulated" else "emulated"
         VolatileHashes(self.client, NAMESPACE, backend=backend).open()
         self.processes = [self._process()]
-        self.asleep: list[VolatileHashes] = []
-        self.believers: list[VolatileHashes] = []
+        self.asleep: list[Any] = []
+        self.believers: list[Any] = []
 
     # ---- what happens ----------------------------------------------------------------------------
 
@@ -93,10 +172,11 @@ class MovingNamespace:
             (8, self.use_in_a_pipeline),
             (14, self.use_short_lived),
             (40 if self.believers and self.backend == "returning" else 14, self.sleep_or_wake),
-            (25, self.move),
+            (self.weight, self.move),
             (5, self.let_time_pass),
             (4, self.begin_a_process),
             (3, self.collect),
+            (6 if self.backend in ("emulated", "native") else 0, self.meet_a_newer_release),
             (1 if not self._outlived() else 10, self.restart),
         ]
         weights, does = zip(*things, strict=True)
@@ -105,7 +185,7 @@ class MovingNamespace:
         thing()
         self.look(self.draw.choice(self.processes), self.draw.randint(0, MOST_TOUCHED))
 
-    def use(self, process: VolatileHashes | None = None) -> None:
+    def use(self, process: Any = None) -> None:
         """Let a process, or any, run a command; its reply is the model's."""
         process = process or self.draw.choice(self.processes)
         command = self._command()
@@ -143,7 +223,7 @@ class MovingNamespace:
             ends.whole = process.pexpiretime(name)
         self.ends[name] = ends
 
-    def _keep_for_longer(self, process: VolatileHashes, name: str) -> None:
+    def _keep_for_longer(self, process: Any, name: str) -> None:
         end = now_ms() + HOUR_MS
         (reply,) = process.hpexpireat(name, end, "f")
         if reply == 1:
@@ -156,11 +236,11 @@ class MovingNamespace:
     def move(self) -> None:
         """Let the mover do a slice; it may be cut off behind any of its commands."""
         before = self.backend
-        self.door.reset()
+        for door in self.place.doors:
+            door.reset()
         if self.draw.random() < 0.5:
-            self.door.fail(self.draw.randint(1, 14), "cut")
-        client = redis.Redis(port=self.door.port, protocol=2, socket_timeout=60.0)
-        hashes = VolatileHashes(client, NAMESPACE)
+            self.draw.choice(self.place.doors).fail(self.draw.randint(1, 14), "cut")
+        hashes = VolatileHashes(self.place.mover, NAMESPACE)
         way = self.target
         if before not in ("emulated", "native") and self.draw.random() < 0.1:
             # Both jobs are installed.
@@ -173,8 +253,8 @@ class MovingNamespace:
         except _CUT_OFF:
             self.counts["kills"] += 1
         finally:
-            client.close()
-            self.door.settle()
+            for door in self.place.doors:
+                door.settle()
         if self.backend != before:
             self.counts[f"{before} to {self.backend}"] += 1
             self.look_at_all()
@@ -187,7 +267,7 @@ class MovingNamespace:
         if self.client.hexists(self._layout, "since"):
             self.client.hincrby(self._layout, "since", -LONG_MS)
         for process in (*self.processes, *self.asleep, *self.believers):
-            process._layout_read = -1e18
+            _looks_again(process)
 
     def sleep_or_wake(self) -> None:
         """Let a process do nothing for a while, or let one that has slept run a command.
@@ -217,14 +297,72 @@ class MovingNamespace:
             hashes = VolatileHashes(self.client, NAMESPACE)
             HashFieldExpiry(hashes, random=self.draw.random).perform(Slice(25, 60.0))
 
+    def meet_a_newer_release(self) -> None:
+        """Let a newer release write for a while, which older ones may read, or not even that.
+
+        Who reads the layout then, or meets a newer mark, is refused; nobody else is, and no refused
+        command has done anything. Then the newer release is taken back.
+        """
+        self.counts["newer releases"] += 1
+        backend, is_readable = self.backend, self.draw.random() < 0.5
+        held = self.client.hgetall(self._layout)
+        marks = {key: self.client.get(key) for key in self._keys("mark")}
+        # One that may still be read has given all index shards its marks.
+        newer = {key for key in marks if is_readable or self.draw.random() < 0.5}
+        self.client.hset(
+            self._layout,
+            mapping={"version": 2, "readable_from": 2 - is_readable, "writable_from": 2},
+        )
+        for key in newer:
+            self.client.set(key, f"2:{backend}")
+        for process in [self.draw.choice(self.processes), self._process()]:
+            if process.layout and process.layout.backend != backend:
+                # It has missed the end of a move, and will look at the layout for that.
+                continue
+            if self.draw.random() < 0.5:
+                _looks_again(process)
+            self._use_before(process, newer, backend, is_readable=is_readable)
+            # When the newer release has gone, it begins anew.
+            process.forget()
+        job = _job(VolatileHashes(self.client, NAMESPACE), self.target, self.draw.random)
+        with pytest.raises(LayoutError):
+            job.perform(Slice(4, 60.0))
+        self.client.hset(self._layout, mapping=held)
+        for key in newer:
+            self.client.set(key, marks[key])
+
+    def _use_before(
+        self, process: Any, newer: set[bytes], backend: str, *, is_readable: bool
+    ) -> None:
+        """Let a process read and write beside a newer release; see who is refused."""
+        name, known = self.draw.choice(self.names), process.layout
+        reads = known is None or (backend != "emulated" and process._layout_read < 0)
+        is_marked = backend == "emulated" and self._mark_of(name) in newer
+        for is_write in (False, True):
+            # Any other one goes by the layout that it read some moments ago, and so does a reader
+            # of emulated hashes until it writes: their answers are right by either.
+            notices = reads or (is_marked and is_write)
+            is_refused = notices and (is_write or not is_readable)
+            value, found = self.counts["steps"], None
+            with contextlib.suppress(LayoutError):
+                found = process.hset(name, "z", value) if is_write else process.hgetall(name)
+            self.counts["refused"] += found is None
+            assert is_refused == (found is None), self._said(process, found, f"{is_refused=}")
+            if found is not None:
+                model = self.model
+                wanted = model.hset(name, "z", value) if is_write else model.hgetall(name)
+                assert found == wanted, self._said(process, found, wanted)
+
+    def _mark_of(self, name: str) -> bytes:
+        shards = 16_384 if self.place.server.is_cluster else 16
+        return HashNames(NAMESPACE).mark(key_slot(name.encode()) % shards)
+
     def restart(self) -> None:
         """Kill the server, and let it read its AOF."""
         self.counts["restarts"] += 1
         for ends in self.ends.values():
             ends.former.clear()
-        self.server.kill()
-        self.server.restart()
-        self.client.connection_pool.disconnect()
+        self.place.restart(self.draw)
 
     def _outlived(self) -> bool:
         """Say whether a field lives on behind a deadline that the next replay meets."""
@@ -238,9 +376,7 @@ class MovingNamespace:
         found: bytes = self.client.hget(self._layout, "backend")
         return found.decode()
 
-    def look(
-        self, process: VolatileHashes, most: int = MOST_TOUCHED, *, writes: bool = True
-    ) -> None:
+    def look(self, process: Any, most: int = MOST_TOUCHED, *, writes: bool = True) -> None:
         """Compare what a process sees with the model, and write to some hashes.
 
         Arguments: process; most: how many hashes it writes to, and whose deadlines it asks for:
@@ -265,7 +401,7 @@ class MovingNamespace:
         assert found == wanted, self._said(process, found, wanted)
         self._look_at_short_lived(process)
 
-    def _look_at_short_lived(self, process: VolatileHashes) -> None:
+    def _look_at_short_lived(self, process: Any) -> None:
         for name, ends in list(self.ends.items()):
             before = now_ms()
             found, whole = process.hget(name, "f"), process.pexpiretime(name)
@@ -296,10 +432,10 @@ class MovingNamespace:
             assert not self._keys("ttl:*")
 
     def _look_at_due_index(self) -> None:
-        names = VolatileHashes(self.client, NAMESPACE).names
+        hashes = VolatileHashes(self.client, NAMESPACE)
         listed: dict[bytes, float] = {}
-        for shard in range(INDEX_SHARDS_OF_A_SERVER):
-            listed.update(self.client.zrange(names.due(shard), 0, -1, withscores=True))
+        for shard in {hashes.open().shard_of(key_slot(each.encode())) for each in self.names}:
+            listed.update(self.client.zrange(hashes.names.due(shard), 0, -1, withscores=True))
         for name, seen in self.model.keys.items():
             if isinstance(seen, ModelHash) and seen.deadlines:
                 assert listed[name] <= min(seen.deadlines.values()), name
@@ -308,7 +444,7 @@ class MovingNamespace:
 
     def _command(self) -> Callable[[Any], Any]:
         draw = self.draw
-        name, other = draw.sample(self.names, 2)
+        name, other = self._two_names()
         field, second, value = draw.choice(FIELDS), draw.choice(FIELDS), draw.randint(0, 99)
         at = now_ms() + HOUR_MS + draw.randint(0, 9) * HOUR_MS
         option: dict[str, Any] = draw.choice([{"pxat": at}] * 4 + [{"keepttl": True}, {}])
@@ -336,8 +472,18 @@ class MovingNamespace:
         ]
         return draw.choice(commands)
 
-    def _process(self) -> VolatileHashes:
-        return VolatileHashes(self.client, NAMESPACE)
+    def _two_names(self) -> list[str]:
+        """Return two names, in one slot on a cluster: RENAME and COPY want that."""
+        name = self.draw.choice(self.names)
+        tag = name.partition("{")[2].partition("}")[0]
+        others = [each for each in self.names if each != name and (not tag or f"{{{tag}}}" in each)]
+        return [name, self.draw.choice(others)]
+
+    def _process(self) -> Any:
+        """Return a new process; every other one awaits its commands."""
+        if self.draw.random() < 0.5:
+            return VolatileHashes(self.client, NAMESPACE)
+        return Awaited(self.place.loop, AsyncVolatileHashes(self.place.awaited, NAMESPACE))
 
     def _keys(self, what: str) -> list[bytes]:
         return list(self.client.scan_iter(f"*:ws:{NAMESPACE}:{what}", count=1000))
@@ -346,7 +492,7 @@ class MovingNamespace:
     def _layout(self) -> str:
         return f"ws:{NAMESPACE}:layout"
 
-    def _said(self, process: VolatileHashes, found: Any, wanted: Any) -> str:
+    def _said(self, process: Any, found: Any, wanted: Any) -> str:
         believed = process.layout.backend if process.layout else "nothing"
         return (
             f"a process that believed in {believed}, while it was {self.backend}, has seen"
@@ -374,20 +520,41 @@ def _refusal(error: Exception) -> str:
     return "no such key"
 
 
+def _looks_again(process: Any) -> None:
+    """Let a process ask for the layout before its next command, unless it believes in emulated."""
+    getattr(process, "hashes", process)._layout_read = -1e18
+
+
 @contextlib.contextmanager
 def moving_namespace(
-    binary: str | Path, seed: int, backend: str = "emulated"
+    binary: str | Path,
+    seed: int,
+    backend: str = "emulated",
+    *,
+    is_cluster: bool = False,
+    moves: int = 25,
 ) -> Iterator[MovingNamespace]:
-    """Yield such a namespace on a new server of that binary."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        RedisServer(binary, None, name="moved", **AOF) as server,
-        FaultyServer(server.port) as door,
-    ):
+    """Yield such a namespace on a new server of that binary, or a cluster of three.
+
+    Arguments: binary; seed, backend, moves: as of `MovingNamespace`; is_cluster.
+    """
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
         be_patient(patch)
         patch.setattr(backend_moves, "GRACE_SECONDS", GRACE_SECONDS)
         patch.setattr(hashes_module, "LAYOUT_SECONDS", 1e9)
-        yield MovingNamespace(server, door, seed, backend)
+        if is_cluster:
+            cluster = stack.enter_context(RedisCluster3(binary, None, name="moved", **AOF))
+            place = Place(cluster, *stack.enter_context(doors_of(cluster)))
+        else:
+            server = stack.enter_context(RedisServer(binary, None, name="moved", **AOF))
+            door = stack.enter_context(FaultyServer(server.port))
+            mover = stack.enter_context(
+                redis.Redis(port=door.port, protocol=2, socket_timeout=60.0)
+            )
+            place = Place(server, [door], mover)
+        stack.callback(place.close)
+        yield MovingNamespace(place, seed, backend, moves=moves)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -397,18 +564,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--steps", type=int, default=1000, help="steps of one seed")
     parser.add_argument("--server", type=Path, default=None, help="of redis or valkey")
+    parser.add_argument("--cluster", action="store_true", help="on a cluster of three")
     options = parser.parse_args(arguments)
     binary = options.server or find_server("redis", 8)
     ends, seed = time.monotonic() + options.seconds, options.seed
     total: Counter[str] = Counter()
     while time.monotonic() < ends:
         backend = ("emulated", "native")[seed % 2]
-        with moving_namespace(binary, seed, backend) as moving:
+        with moving_namespace(binary, seed, backend, is_cluster=options.cluster) as moving:
             try:
                 for _ in range(options.steps):
                     moving.step()
             finally:
-                version = ".".join(map(str, moving.server.version))
+                version = ".".join(map(str, moving.place.server.version))
                 _say(f"seed {seed}, {backend} first, {version}: {dict(moving.counts)}")
         total += moving.counts
         seed += 1

@@ -19,12 +19,17 @@ import pytest
 TRIED, LOST, HELD, WRONG = range(4)
 _SERVERS = ("redis7", "redis62", "redis8", "redis82", "valkey8", "valkey9", "cluster", "cluster8")
 _RENAMED = {"fakeredis_server": "fakeredis", "quick_redis8": "redis8", "door": "redis7"}
-_now: dict[str, list[int]] = {}
+_now: dict[tuple[str, str], list[int]] = {}
 
 
-def tried(attack: str, count: int = 1, *, lost: int = 0, held: int = 0, wrong: int = 0) -> None:
-    """Count tries of an attack by the running test, and what came of them."""
-    sums = _now.setdefault(attack, [0, 0, 0, 0])
+def tried(
+    attack: str, count: int = 1, *, lost: int = 0, held: int = 0, wrong: int = 0, on: str = ""
+) -> None:
+    """Count tries of an attack by the running test, and what came of them.
+
+    Arguments: attack; count; lost, held, wrong; on: the structure, if the test's path is of none.
+    """
+    sums = _now.setdefault((attack, on), [0, 0, 0, 0])
     for place, number in ((TRIED, count), (LOST, lost), (HELD, held), (WRONG, wrong)):
         sums[place] += number
 
@@ -60,15 +65,16 @@ class Proof:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a test that failed as one wrong."""
         if report.failed:
-            for attack in _now:
-                tried(attack, 0, wrong=1)
+            for attack, on in _now:
+                tried(attack, 0, wrong=1, on=on)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Add a test's tries to the sums when it is over."""
         result = yield
-        for attack, numbers in _now.items():
-            sums = self._sums[(attack, *about(item))]
+        for (attack, on), numbers in _now.items():
+            part, servers = about(item)
+            sums = self._sums[(attack, on or part, servers)]
             for place, number in enumerate(numbers):
                 sums[place] += number
         _now.clear()

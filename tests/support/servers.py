@@ -84,6 +84,15 @@ def _options(kind: type[Any], port: int, options: Mapping[str, Any]) -> dict[str
     return {"host": "127.0.0.1", "port": port, **BUSY, **briefly, **options}
 
 
+def client_at(port: int, **options: Any) -> redis.Redis:
+    """Return a client of whatever listens at a port, which opens its connections briefly.
+
+    Arguments: port; options: redis-py's. The caller closes it.
+    """
+    client: redis.Redis = Client(**_options(Client, port, options))
+    return client
+
+
 class ServerMissingError(Exception):
     """No binary of the wanted server is on this machine."""
 

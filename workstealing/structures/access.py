@@ -244,7 +244,7 @@ OF_NAMESPACES = ("volatile hashes", "durable keys", "shuffle queues")
 ON_FLEETS = (*_ONLY_HASHES, *_ONLY_KEYS)
 """The kinds whose keys are carried to new homes when a fleet has other nodes."""
 
-MOVING = Access(keys=(), scripts=("fleet",), commands=frozenset({"GET"}), users_keys=True)
+MOVING = Access(keys=(), scripts=("fleet",), commands=frozenset(), users_keys=True)
 """The further rights of volatile hashes and durable keys while a fleet's keys move to new homes."""
 
 # Of a job that walks the keyspace; its place on each node stands in a hash.

@@ -4,6 +4,10 @@ From the moment that a fleet is given its former nodes, nobody writes a moving k
 home: each user carries it first. So its copy there is frozen, and every dump of it is the same. The
 new home writes a dump once: a set of carried keys, which is kept until the move is over, refuses
 every later one, however late its carrier comes. Only then is the frozen copy removed.
+
+The former home gives each copy a token at the first look, and forgets it with the copy. The mark of
+a carried key is of its token. So a key that a process of before the move, or of an earlier fleet,
+has written there again is another copy: it is carried, too, unless the new home has the key.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import key_slot, to_bytes
-from workstealing.store.operations import AS_BYTES, Operation, command
+from workstealing.store.operations import AS_BYTES, Operation
 from workstealing.store.scripts import load
 from workstealing.structures.namespace import Layout
 
@@ -37,14 +41,14 @@ def carry(old: Any, new: Any, key: Any, layouts: tuple[Layout, Layout]) -> Carry
     if not found:
         return False
     yield new, carry_in(new, name, layouts[1], found)
-    yield old, drop(old, name, layouts[0])
+    yield old, drop(old, name, layouts[0], found)
     return True
 
 
 def carry_out(structure: Any, name: bytes, layout: Layout) -> Operation:
-    """Return the operation that reads a key at its former home."""
+    """Return the operation that reads a key at its former home; the reply ends with its token."""
     shift_ms = structure.translator.clock_shift_ms
-    keys = _beside(structure, name, layout)
+    keys = _leaving(structure, name, layout)
     return Operation(load("fleet/carry_out", shift_ms), keys, (structure.holds,), options=AS_BYTES)
 
 
@@ -58,21 +62,36 @@ def carry_in(structure: Any, name: bytes, layout: Layout, found: Any) -> Operati
     return Operation(load("fleet/carry_in"), keys, (mark, *found), int)
 
 
-def drop(structure: Any, name: bytes, layout: Layout) -> Operation:
-    """Return the operation that removes a carried key from its former home."""
-    name, *beside = _beside(structure, name, layout)
-    carried = structure.names.carried(layout.shard_of(key_slot(name)))
-    return Operation(load("fleet/drop"), (name, carried, *beside), (structure.holds,))
+def drop(structure: Any, name: bytes, layout: Layout, found: Any) -> Operation:
+    """Return the operation that removes a carried key from its former home.
+
+    Arguments: structure, name, layout: there; found: the reply of `carry_out`. A key that has been
+    written again since stays.
+    """
+    token = found[-1]
+    return Operation(
+        load("fleet/drop"), _leaving(structure, name, layout), (structure.holds, token)
+    )
 
 
 def raise_fence(old: Any, new: Any, shard: int) -> Carrying:
     """Let the fencing tokens of an index shard grow on from those of the former home."""
-    fence = old.names.fence(shard)
-    token = yield old, command("GET", fence, options=AS_BYTES)
+    token = yield old, read_fence(old, shard)
     if not token:
         return False
-    yield new, Operation(load("fleet/raise_fence"), (fence,), (token,))
+    yield new, fence_raised(new, shard, token)
     return True
+
+
+def read_fence(structure: Any, shard: int) -> Operation:
+    """Return the operation that reads the last fencing token of an index shard, or None."""
+    script = load("fleet/read_fence")
+    return Operation(script, (structure.names.fence(shard),), (), options=AS_BYTES)
+
+
+def fence_raised(structure: Any, shard: int, token: bytes) -> Operation:
+    """Return the operation that lets the tokens of an index shard grow on from a former one."""
+    return Operation(load("fleet/raise_fence"), (structure.names.fence(shard),), (token,))
 
 
 def require_alike(structure: Any, old: Layout, new: Layout) -> None:
@@ -87,6 +106,12 @@ def require_alike(structure: Any, old: Layout, new: Layout) -> None:
             f" home is {new.backend} with {new.index_shards}: keys are carried between like servers"
             " only, and not during a migration"
         )
+
+
+def _leaving(structure: Any, name: bytes, layout: Layout) -> tuple[bytes, ...]:
+    """Return a key, the tokens of leaving keys, and what is beside it."""
+    name, *beside = _beside(structure, name, layout)
+    return (name, structure.names.leaving(layout.shard_of(key_slot(name))), *beside)
 
 
 def _beside(structure: Any, name: bytes, layout: Layout) -> tuple[bytes, ...]:

@@ -90,6 +90,11 @@ class Layout:
         return self.backend in (MIGRATING, LEAVING, RETURNING)
 
     @cached_property
+    def rules(self) -> tuple[str, int, bool]:
+        """The part that may change while a process goes by the layout, and that decides for it."""
+        return self.backend, self.version, self.writable
+
+    @cached_property
     def mark(self) -> str:
         """The marks that an index shard may bear when a script writes there.
 
@@ -159,6 +164,10 @@ class Names:
     def carried(self, shard: int) -> bytes:
         """Return the key of the set of an index shard's keys that came from other nodes."""
         return b"{" + SLOT_TAGS[shard] + self._middle + b":carried"
+
+    def leaving(self, shard: int) -> bytes:
+        """Return the key of the tokens of an index shard's keys that go to other nodes."""
+        return b"{" + SLOT_TAGS[shard] + self._middle + b":leaving"
 
     def index_keys(self, shard: int) -> tuple[bytes, bytes]:
         """Return the keys of an index shard's due index and mark, made once."""

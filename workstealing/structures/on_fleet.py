@@ -13,12 +13,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from workstealing.errors import ConfigurationError
+from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet
 from workstealing.store.keys import key_slot, to_bytes
-from workstealing.store.operations import drive_by, drive_by_async, run, run_async
+from workstealing.store.operations import Operation, drive_by, drive_by_async, run, run_async
 from workstealing.store.pipeline import checked_results
 from workstealing.store.twin import wrong_form
 from workstealing.structures.carrying import carry, raise_fence
@@ -131,7 +132,7 @@ class OnFleet:
         if self.fleet.former_nodes:
             for old, new, steps in self._moving(names, leases=leases):
                 layouts = (old.layout or old.open(), new.layout or new.open())
-                drive_by(lambda step: run(step[0].client, step[1]), steps(layouts))
+                drive_by(_run, steps(layouts))
 
     async def aready(self, names: Sequence[Any], *, leases: bool = False) -> None:
         """Carry names over that are still at their former home; see `ready`."""
@@ -139,7 +140,7 @@ class OnFleet:
             return
         for old, new, steps in self._moving(names, leases=leases):
             layouts = (old.layout or await old.open(), new.layout or await new.open())
-            await drive_by_async(lambda step: run_async(step[0].client, step[1]), steps(layouts))
+            await drive_by_async(_run_async, steps(layouts))
 
     @property
     def on_nodes(self) -> Mapping[str, Any]:
@@ -229,6 +230,22 @@ class OnFleet:
             with self._noting(found, node):
                 found[node] = await each.open()
         return _all_of(found)
+
+
+def _run(step: tuple[Any, Operation]) -> Any:
+    structure, operation = step
+    try:
+        return run(structure.client, operation)
+    except ResponseError as error:
+        raise as_layout_error(error) or error from None
+
+
+async def _run_async(step: tuple[Any, Operation]) -> Any:
+    structure, operation = step
+    try:
+        return await run_async(structure.client, operation)
+    except ResponseError as error:
+        raise as_layout_error(error) or error from None
 
 
 def _raised(old: Any, new: Any, shard: int, _: Any) -> Any:

@@ -275,6 +275,29 @@ class TestDying:
                 assert keys_of(direct) == set(), where
         assert died > 30
 
+    @pytest.mark.parametrize("is_there", [True, False])
+    def test_a_deletion_at_every_command(self, redis7: RedisServer, is_there: bool) -> None:
+        """Where there was no queue, or no place of it, the expiry did not find what was left."""
+        direct, died = redis7.client(), 0
+        with FaultyServer(redis7.port) as door:
+
+            def work() -> None:
+                with redis.Redis(port=door.port, protocol=2) as client:
+                    queue_on(client).delete()
+
+            def prepare() -> None:
+                direct.flushall()
+                if is_there:
+                    used(queue_on(direct, streams=120), groups=("g",))
+                    direct.delete(place_of(placed(direct)))
+
+            for where in every_death([door], work, prepare):
+                died += 1
+                if keys_of(direct) and (not is_there or direct.exists(place_of(placed(direct)))):
+                    expire_all(direct)
+                    assert keys_of(direct) == set(), where
+        assert died > 20
+
 
 def placed(client: Any) -> Queue:
     """Return a queue that knows the due index that it stands in."""

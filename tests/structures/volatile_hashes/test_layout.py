@@ -19,7 +19,8 @@ from workstealing.errors import (
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Slice
 from workstealing.store.keys import key_slot
-from workstealing.structures import VolatileHashes
+from workstealing.structures import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures.volatile_hashes import hashes as hashes_module
 
 HOUR = 3_600
 LAYOUT = {
@@ -235,6 +236,46 @@ def test_a_newer_layout_that_may_be_read_is_read_and_not_written(redis7: RedisSe
             *("version 2", "may read but not write", "upgrade workstealing"),
         )
     refuses(client, lambda: hashes.pipeline().hset("h", "f", 2).execute(), LayoutError, "not write")
+
+
+@pytest.mark.parametrize("has_read", ["before", "after"])
+async def test_a_native_layout_that_may_only_be_read_is_not_written(
+    redis8: RedisServer, has_read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server runs its own commands, whatever the layout says: no script refused them."""
+    monkeypatch.setattr(hashes_module, "LAYOUT_SECONDS", 0.0)
+    client = redis8.client()
+    hashes = VolatileHashes(client, "n", backend="native")
+    hashes.hsetex("h", "f", 1, ex=HOUR)
+    client.hset("ws:n:layout", mapping={"version": 2, "writable_from": 2})
+    if has_read == "after":
+        hashes = VolatileHashes(client, "n")
+    assert hashes.hgetall("h") == {b"f": b"1"}
+    assert hashes.hgetex("h", "f") == [b"1"]
+    for write in WRITES.values():
+        refuses(
+            client,
+            lambda write=write: write(hashes),  # type: ignore[misc]
+            LayoutError,
+            *("version 2", "may read but not write", "upgrade workstealing"),
+        )
+    refuses(client, lambda: hashes.pipeline().hset("h", "f", 2).execute(), LayoutError, "not write")
+    async with redis8.async_client() as awaited:
+        with pytest.raises(LayoutError, match="may read but not write"):
+            await AsyncVolatileHashes(awaited, "n").hset("h", "f", 2)
+    client.hset("ws:n:layout", mapping={"version": 1, "writable_from": 1})
+    assert hashes.hset("h", "g", 2) == 1
+
+
+def test_who_meets_a_newer_mark_goes_by_the_newer_layout(redis7: RedisServer) -> None:
+    client = redis7.client()
+    hashes = emulated(redis7)
+    hashes.hsetex("h", "f", 1, ex=HOUR)
+    client.hset("ws:n:layout", mapping={"version": 2, "writable_from": 2})
+    client.set(own_keys(hashes)["mark"], "2:emulated")
+    with pytest.raises(LayoutError, match="may read but not write"):
+        hashes.hset("h", "f", 2)
+    assert hashes.hgetall("h") == {b"f": b"1"}
 
 
 def test_the_job_leaves_a_layout_alone_that_it_may_not_write(redis7: RedisServer) -> None:

@@ -328,6 +328,9 @@ class HashTranslator:
         as `translate`.
         """
         before: list[Operation] = []
+        if not layout.writable and not self.only_reads(args):
+            # Where the server keeps the deadlines, no script would refuse it.
+            layout.require_writable()
         if layout.is_emulated:
             if layout.backend == RETURNING:
                 before = self.takes(layout, args)

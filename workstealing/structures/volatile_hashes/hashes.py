@@ -152,7 +152,7 @@ class _Hashes(NamespaceStructure[ClientT]):
         layout = self._layout
         if layout is not None and not again and self._is_old(layout):
             found = yield from read_layout(self.names)
-            again = found is not None and found.backend != layout.backend
+            again = found is not None and found.rules != layout.rules
             self._layout_read = time.monotonic()
         if layout is None or again:
             shards = SLOTS if is_cluster(self.client) else INDEX_SHARDS_OF_A_SERVER
@@ -218,9 +218,9 @@ class _Hashes(NamespaceStructure[ClientT]):
                 return reply
             except LayoutError:
                 # The command was not done. If the layout has changed, it is done by that.
-                known = layout.backend
+                known = layout.rules
                 layout = yield from self.layout_steps(again=True)
-                if layout.backend == known:
+                if layout.rules == known:
                     raise
 
 
@@ -252,7 +252,8 @@ class VolatileHashes(
         if layout is not None:
             # These two branches save a usual command the generators, about a microsecond.
             backend = layout.backend
-            if backend == NATIVE and args[0] not in layout.missing and not self._is_old(layout):
+            is_plain = backend == NATIVE and layout.writable and args[0] not in layout.missing
+            if is_plain and not self._is_old(layout):
                 if is_once(args):
                     return run(self.client, command(*args, options=options, once=True))
                 return uncached.ask(self.client, args, options)
@@ -326,13 +327,13 @@ class _EitherHashPipeline(Pipeline, QueuedHashSurface):
         if not queue:
             return []
         results = yield from self._sent(queue)
-        known = layout.backend
+        known = layout.rules
         # While it migrates, the server runs a command although its hash was not handed over.
         refused = self._refused(results) if layout.is_emulated or layout.is_guarded else []
         if refused:
             layout = yield from self._hashes.layout_steps(again=True)
             layout = yield from self._hashes.register_steps(layout, used)
-            if layout.backend != known:
+            if layout.rules != known:
                 again = yield from self._sent([self._steps(*commands[each]) for each in refused])
                 for position, result in zip(refused, again, strict=True):
                     results[position] = result
