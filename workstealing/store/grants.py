@@ -37,6 +37,7 @@ from workstealing.store.twin import Node, Twin, twin_of
 T = TypeVar("T")
 P = ParamSpec("P")
 QueuedT = TypeVar("QueuedT", bound=Queued)
+ReceiptT = TypeVar("ReceiptT")
 # So that a nonce of a user's own takes no more memory than a name should.
 _LONGEST = 64
 
@@ -62,6 +63,30 @@ def checked_nonce(nonce: str | bytes | None) -> bytes:
     return raw
 
 
+class AskedPieces(Generic[ReceiptT]):
+    """The record that a call keeps of the grants that it asks for, piece by piece.
+
+    Attributes: receipts: by which each piece is given back if the call is interrupted; cut: the
+    fault by which a piece was cut off, if one was, although the call returns the others.
+    """
+
+    __slots__ = ("_lost", "cut", "receipts")
+
+    def __init__(self) -> None:
+        self.receipts: list[ReceiptT] = []
+        self._lost: list[ReceiptT] = []
+        self.cut: Exception | None = None
+
+    def note_cut(self, error: Exception) -> None:
+        """Note that the last piece was cut off, and that the call goes on, or ends, without it."""
+        self.cut = error
+        self._lost.append(self.receipts[-1])
+
+    def leave_lost(self) -> None:
+        """Leave only the pieces that were cut off to be given back: the others have come."""
+        self.receipts = self._lost
+
+
 class Asking(Generic[T]):
     """Steps that ask for a grant, and the steps that give it back although nobody knows its token.
 
@@ -69,14 +94,20 @@ class Asking(Generic[T]):
     interrupted before it has the reply, the grant is given back by this nonce alone.
 
     Arguments: steps; giving_back: makes the steps that give it back, which must do nothing where
-    nothing was granted. They are run once at most.
+    nothing was granted. They are run once at most. asked: of steps that ask for several pieces.
     """
 
-    __slots__ = ("giving_back", "is_over", "steps")
+    __slots__ = ("asked", "giving_back", "is_over", "steps")
 
-    def __init__(self, steps: Steps[T], giving_back: Callable[[], Steps[Any]]) -> None:
+    def __init__(
+        self,
+        steps: Steps[T],
+        giving_back: Callable[[], Steps[Any]],
+        asked: AskedPieces[Any] | None = None,
+    ) -> None:
         self.steps = steps
         self.giving_back = giving_back
+        self.asked = asked
         self.is_over = False
 
     def begins_to_end(self, error: BaseException) -> bool:
@@ -93,7 +124,12 @@ def ask_for(client: Any, asking: Asking[T], wait: Callable[[Wait], Any] | None =
     Arguments and errors: as of `drive`.
     """
     try:
-        return drive(client, asking.steps, None, wait)
+        granted = drive(client, asking.steps, None, wait)
+        asked = asking.asked
+        if asked is not None and asked.cut is not None:
+            asked.leave_lost()
+            give_back(client, asking, asked.cut)
+        return granted
     except BaseException as error:
         give_back(client, asking, error)
         raise
@@ -104,7 +140,12 @@ async def ask_for_async(
 ) -> T:
     """Run steps that ask for a grant on an asyncio client; see `ask_for`."""
     try:
-        return await drive_async(client, asking.steps, None, wait)
+        granted = await drive_async(client, asking.steps, None, wait)
+        asked = asking.asked
+        if asked is not None and asked.cut is not None:
+            asked.leave_lost()
+            await give_back_async(client, asking, asked.cut)
+        return granted
     except BaseException as error:
         await give_back_async(client, asking, error)
         raise
