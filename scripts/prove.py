@@ -55,8 +55,27 @@ ATTACKS = (
     Attack(
         "signals",
         ("a signal handler",),
-        ("tests/laws/test_interruptions.py",),
+        (
+            "tests/laws/test_interruptions.py",
+            "tests/structures/durable_keys/test_grants.py",
+            "tests/structures/sharded_ick/test_grants.py",
+            "tests/structures/shuffle_queue/test_grants.py",
+            "tests/structures/time_shard_queue/test_grants.py",
+            "tests/structures/volatile_hashes/test_cached_faults.py",
+        ),
         "random_moments",
+    ),
+    Attack(
+        "greenlets",
+        ("a greenlet killed",),
+        (
+            "tests/structures/durable_keys/test_grants.py",
+            "tests/structures/sharded_ick/test_grants.py",
+            "tests/structures/shuffle_queue/test_grants.py",
+            "tests/structures/time_shard_queue/test_grants.py",
+            "tests/structures/volatile_hashes/test_cached_faults.py",
+        ),
+        "greenlets",
     ),
     Attack(
         "parity",
@@ -68,9 +87,12 @@ ATTACKS = (
         ("a reply that is cut off", "a task that is cancelled", "an exception at an opcode"),
         (
             "tests/structures/durable_keys/test_grants.py",
+            "tests/structures/log/test_grants.py",
             "tests/structures/sharded_ick/test_grants.py",
+            "tests/structures/shuffle_queue/test_grants.py",
             "tests/structures/time_shard_queue/test_grants.py",
         ),
+        "not AtRandom",
     ),
     Attack(
         "protocols",

@@ -1,13 +1,15 @@
 -- Serves one message of the stream whose turn it is by a group's plan. This is the usual read. If
 -- anything is not as planned, shuffle_queue/read takes over.
--- KEYS: meta, the streams that the caller expects, in the order of their turns. ARGV: group,
--- consumer, the plan's name, the number of the stream that is served before these.
+-- KEYS: meta, the read's receipt, the streams that the caller expects, in the order of their turns.
+-- ARGV: group, consumer, the plan's name, the number of the stream that is served before these, the
+-- read's number.
 -- Returns { server's time in s, and its microseconds, stream number, { entry id, fields and values
 -- } } for a message of that stream; { false, false, stream number, entry id } for one that was read
 -- but is not to be served: it is overdue, or another group's; or, having changed nothing, a text:
 -- the number of the stream that was served last, the plan's name and its streams, if these are
--- others; '' if the plan is of no use.
+-- others; '' if the plan is of no use, or if this read was granted something before.
 --@include queue
+--@include receipt
 local turn = 'group:' .. ARGV[1]
 local facts = redis.pcall('HMGET', KEYS[1], 'mark', 'plan:' .. ARGV[1], turn)
 local last = facts[3]
@@ -15,7 +17,7 @@ if facts[1] ~= QUEUE_VERSION or not facts[2] or not last then
   return ''
 end
 -- The key of a stream is `...s3` where that of the facts is `...meta`.
-local i, number = 2, ARGV[4]
+local i, number = 3, ARGV[4]
 while number ~= last and KEYS[i] do
   number = string.sub(KEYS[i], #KEYS[1] - 2)
   i = i + 1
@@ -39,6 +41,18 @@ if fields[#fields - 1] ~= 'ws:tenant' then
   local only, deadline = own_of(fields)
   if only and only ~= ARGV[1] or deadline and deadline <= now() then
     return { false, false, number, entry[1] }
+  end
+end
+local before = write_receipt(KEYS[2], ARGV[5] .. ' ' .. number .. ':' .. entry[1] .. ':1')
+if before then
+  local sent = receipt_of(before)
+  if sent and sent >= tonumber(ARGV[5]) then
+    -- To look first would cost each read a command more. So it is as if this one had not come.
+    write_receipt(KEYS[2], before)
+    local left = redis.call('XREVRANGE', stream, '(' .. entry[1], '-', 'COUNT', 1)[1]
+    redis.call('XACK', stream, ARGV[1], entry[1])
+    redis.call('XGROUP', 'SETID', stream, ARGV[1], left and left[1] or '0-0')
+    return ''
   end
 end
 redis.call('HSET', KEYS[1], turn, number)

@@ -1,21 +1,25 @@
 -- Serves the next messages of a group, one of each stream in turn, and plans the streams that
 -- shuffle_queue/next serves after them.
 -- KEYS: meta, notifications, legacy stream, ring, state, pending, returned, delayed, tracking,
--- deadlines, streams.
+-- deadlines, the read's receipt, streams.
 -- ARGV: group, consumer, how many messages, how many heads of the ring to tell, the number of a
 -- stream that goes first or '', 1 if the ring is likely to be no longer than those heads, pickup
 -- delays in ms that the caller has seen since, each with how many, what was read of the first
--- stream in KEYS and not served or '', the numbers of the streams in KEYS.
+-- stream in KEYS and not served or '', the read's number, the numbers of the streams in KEYS.
 -- Returns { kind, server's time in ms, heads of the ring next, ... }: kind 0: the plan's name and
 -- streams, instead of the heads, or '', and messages follow, each as { stream number, entry id,
 -- deliveries, fields and values }; 1: there is nothing: last id of the notifications, last id of
 -- the legacy stream, ms until a delayed message returns or -1; 2: the first head is missing in
--- KEYS, here is the span; 3: what was found was overdue or gone, look again; 4: the group is not
--- registered. The caller's delays are counted by 0 and 1 alone.
+-- KEYS, here is the span; 3: what was found was overdue or gone, or it was granted to this read
+-- before and is no longer the caller's: look again, as a new read; 4: the group is not registered.
+-- The caller's delays are counted by 0 and 1 alone. A read that was granted messages before is
+-- answered by these, without any heads.
 --@include queue
 --@include message
+--@include receipt
 local notifications, legacy, ring, state = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local pending, returned, delayed, tracking, deadlines = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local receipt = KEYS[11]
 local group, consumer, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local facts = redis.pcall('HMGET', meta, 'mark', 'group:' .. group, 'back:' .. group, 'span', 'plan:' .. group)
 -- Bounds what one call passes over.
@@ -45,8 +49,32 @@ if unbelieved then
 end
 local heads, is_whole, gone
 local places = { ['-1'] = 3 }
-for i = 11, #KEYS do
+for i = 12, #KEYS do
   places[ARGV[i - 2]] = i
+end
+local sent, noted = receipt_of(redis.pcall('GET', receipt))
+if sent and sent >= tonumber(ARGV[9]) then
+  -- One with a lower number is from long ago, and gets nothing.
+  local granted = sent == tonumber(ARGV[9]) and granted_by(noted) or {}
+  local again, wanted = {}, {}
+  for i, place in ipairs(granted) do
+    local number, id, deliveries = place[1], place[2], tonumber(place[3])
+    local stream, reader = KEYS[places[number]], number == '-1' and KEYS[3] or group
+    wanted[i] = number
+    if stream and is_held(stream, reader, id, consumer, deliveries) then
+      local entry = redis.call('XRANGE', stream, id, id)[1]
+      again[#again + 1] = entry and { number, id, deliveries, entry[2] }
+    end
+  end
+  for _, number in ipairs(wanted) do
+    if not places[number] then
+      return { 2, at, wanted, span }
+    end
+  end
+  if again[1] then
+    return { 0, at, {}, '', unpack(again) }
+  end
+  return { 3, at, {} }
 end
 local back, delays = facts[3], ARGV[7]
 local served, looks, broken, is_legacy_empty, is_new = {}, 0, nil, false, false
@@ -279,10 +307,10 @@ local function plan(following)
 end
 
 if ARGV[8] ~= '' then
-  local stream = KEYS[11]
+  local stream = KEYS[12]
   local left = redis.call('XRANGE', stream, ARGV[8], ARGV[8])[1]
   if left then
-    drop_overdue(stream, group, ARGV[9], left[1], left[2])
+    drop_overdue(stream, group, ARGV[10], left[1], left[2])
   end
 end
 if back then
@@ -351,6 +379,11 @@ for i = next, #heads do
 end
 if #served > 0 then
   count_delays(state, delays)
+  local granted = { ARGV[9] }
+  for i = 1, #served do
+    granted[i + 1] = served[i][1] .. ':' .. served[i][2] .. ':' .. whole(served[i][3])
+  end
+  write_receipt(receipt, table.concat(granted, ' '))
   -- A ring that is seen as a whole goes round: the streams just served come again behind the others.
   if is_whole then
     for i = 1, math.min(next - 1, #heads) do

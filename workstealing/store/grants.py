@@ -37,6 +37,7 @@ from workstealing.store.twin import Node, Twin, twin_of
 T = TypeVar("T")
 P = ParamSpec("P")
 QueuedT = TypeVar("QueuedT", bound=Queued)
+ReceiptT = TypeVar("ReceiptT")
 # So that a nonce of a user's own takes no more memory than a name should.
 _LONGEST = 64
 
@@ -62,6 +63,30 @@ def checked_nonce(nonce: str | bytes | None) -> bytes:
     return raw
 
 
+class AskedPieces(Generic[ReceiptT]):
+    """The record that a call keeps of the grants that it asks for, piece by piece.
+
+    Attributes: receipts: by which each piece is given back if the call is interrupted; cut: the
+    fault by which a piece was cut off, if one was, although the call returns the others.
+    """
+
+    __slots__ = ("_lost", "cut", "receipts")
+
+    def __init__(self) -> None:
+        self.receipts: list[ReceiptT] = []
+        self._lost: list[ReceiptT] = []
+        self.cut: Exception | None = None
+
+    def note_cut(self, error: Exception) -> None:
+        """Note that the last piece was cut off, and that the call goes on, or ends, without it."""
+        self.cut = error
+        self._lost.append(self.receipts[-1])
+
+    def leave_lost(self) -> None:
+        """Leave only the pieces that were cut off to be given back: the others have come."""
+        self.receipts = self._lost
+
+
 class Asking(Generic[T]):
     """Steps that ask for a grant, and the steps that give it back although nobody knows its token.
 
@@ -69,14 +94,20 @@ class Asking(Generic[T]):
     interrupted before it has the reply, the grant is given back by this nonce alone.
 
     Arguments: steps; giving_back: makes the steps that give it back, which must do nothing where
-    nothing was granted. They are run once at most.
+    nothing was granted. They are run once at most. asked: of steps that ask for several pieces.
     """
 
-    __slots__ = ("giving_back", "is_over", "steps")
+    __slots__ = ("asked", "giving_back", "is_over", "steps")
 
-    def __init__(self, steps: Steps[T], giving_back: Callable[[], Steps[Any]]) -> None:
+    def __init__(
+        self,
+        steps: Steps[T],
+        giving_back: Callable[[], Steps[Any]],
+        asked: AskedPieces[Any] | None = None,
+    ) -> None:
         self.steps = steps
         self.giving_back = giving_back
+        self.asked = asked
         self.is_over = False
 
     def begins_to_end(self, error: BaseException) -> bool:
@@ -87,27 +118,65 @@ class Asking(Generic[T]):
         return True
 
 
-def ask_for(client: Any, asking: Asking[T], wait: Callable[[Wait], Any] | None = None) -> T:
+def ask_by(
+    run: Callable[[Steps[T]], T], back: Callable[[BaseException], None], asking: Asking[T]
+) -> T:
     """Run steps that ask for a grant; if that is interrupted, give it back.
+
+    Arguments: run: runs steps, and returns their result; back: gives back, once, what an error has
+    left open; asking.
+    """
+    try:
+        granted = run(asking.steps)
+        asked = asking.asked
+        if asked is not None and asked.cut is not None:
+            asked.leave_lost()
+            back(asked.cut)
+        return granted
+    except BaseException as error:
+        back(error)
+        raise
+
+
+async def ask_by_async(
+    run: Callable[[Steps[T]], Awaitable[T]],
+    back: Callable[[BaseException], Awaitable[None]],
+    asking: Asking[T],
+) -> T:
+    """Run steps that ask for a grant, by what is awaited; see `ask_by`."""
+    try:
+        granted = await run(asking.steps)
+        asked = asking.asked
+        if asked is not None and asked.cut is not None:
+            asked.leave_lost()
+            await back(asked.cut)
+        return granted
+    except BaseException as error:
+        await back(error)
+        raise
+
+
+def ask_for(client: Any, asking: Asking[T], wait: Callable[[Wait], Any] | None = None) -> T:
+    """Run steps that ask for a grant on a client; if that is interrupted, give it back.
 
     Arguments and errors: as of `drive`.
     """
-    try:
-        return drive(client, asking.steps, None, wait)
-    except BaseException as error:
-        give_back(client, asking, error)
-        raise
+    return ask_by(
+        lambda steps: drive(client, steps, None, wait),
+        lambda error: give_back(client, asking, error),
+        asking,
+    )
 
 
 async def ask_for_async(
     client: Any, asking: Asking[T], wait: Callable[[Wait], Awaitable[Any]] | None = None
 ) -> T:
     """Run steps that ask for a grant on an asyncio client; see `ask_for`."""
-    try:
-        return await drive_async(client, asking.steps, None, wait)
-    except BaseException as error:
-        await give_back_async(client, asking, error)
-        raise
+    return await ask_by_async(
+        lambda steps: drive_async(client, steps, None, wait),
+        lambda error: give_back_async(client, asking, error),
+        asking,
+    )
 
 
 def give_back(client: Any, asking: Asking[Any], error: BaseException) -> None:
@@ -116,8 +185,15 @@ def give_back(client: Any, asking: Asking[Any], error: BaseException) -> None:
     Within the time-out of the application's client, on a connection of its own. Raises nothing
     about it: the grant ends by itself.
     """
-    if not asking.begins_to_end(error):
-        return
+    if asking.begins_to_end(error):
+        run_aside(client, asking.giving_back())
+
+
+def run_aside(client: Any, steps: Steps[Any]) -> None:
+    """Run steps that give something back on a connection of their own, which nobody else uses.
+
+    Arguments: client: the application's, whose time-out bounds each step; steps. Raises nothing.
+    """
     twin = twin_of(client)
 
     def send(step: Any) -> Any:
@@ -125,7 +201,7 @@ def give_back(client: Any, asking: Asking[Any], error: BaseException) -> None:
 
     # The caller's own error says more.
     with contextlib.suppress(Exception):
-        drive_by(send, asking.giving_back())
+        drive_by(send, steps)
 
 
 async def give_back_async(client: Any, asking: Asking[Any], error: BaseException) -> None:

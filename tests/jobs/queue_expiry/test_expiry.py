@@ -60,11 +60,12 @@ def idle(queue: Queue) -> Queue:
 
 
 def keys_of(client: Any, name: str = "q") -> set[bytes]:
-    """Return the keys of a queue that are there."""
+    """Return the keys of a queue that are there, but for receipts, which end by themselves."""
     everywhere = {"target_nodes": "primaries"} if isinstance(client, redis.RedisCluster) else {}
     own = b"%b/queue/" % name.encode()
     found = client.keys("*", **everywhere)
-    return {key for key in found if key == name.encode() or key.startswith(own)}
+    mine = {key for key in found if key == name.encode() or key.startswith(own)}
+    return {key for key in mine if b"}/read." not in key}
 
 
 def expiry(queues: Any, **options: Any) -> QueueExpiry:

@@ -97,28 +97,7 @@ def test_a_lost_reply_of_a_put_is_there_once(redis7: RedisServer, retries: int) 
     assert found == [b"0", b"1"]
 
 
-def test_what_a_repeated_read_was_given_first_is_pending_until_it_is_reaped(
-    redis7: RedisServer, queue: Any
-) -> None:
-    queue.read("g", "c")
-    written = [queue.write("t", {"n": number}) for number in range(2)]
-    with FaultyServer(redis7.port) as between:
-        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), 3), protocol=2)
-        reader = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
-        assert reader.read("h", "d") is not None
-        reader._view("g").announced["d"] = reader.monotonic()
-        between.fail(len(between.names()) + 1, "cut")
-        found = reader.read("g", "d")
-    assert found is not None
-    assert queue.stats("g")["pending"] == 2
-    assert queue.ack(found) == 1
-    reap(queue)
-    (again,) = queue.read_many("g", "c", 10)
-    assert {again.id, found.id} == set(written)
-    assert again.attempts == 2
-
-
-async def test_what_a_cancelled_read_was_given_is_pending_until_it_is_reaped(
+async def test_what_a_cancelled_read_was_given_is_pending_if_the_server_stays_silent(
     redis7: RedisServer, queue: Any
 ) -> None:
     queue.read("g", "c")

@@ -135,6 +135,10 @@ class QueueNames(NamesBeside[GroupNames]):
         except IndexError:
             return self.streams(number + 1)[number]
 
+    def receipt(self, nonce: bytes) -> bytes:
+        """Return the key of the receipts that a reader names by a nonce."""
+        return self.base + b"read." + nonce
+
     def streams(self, span: int) -> list[bytes]:
         """Return the keys of the streams 0 to span - 1."""
         known = self._streams

@@ -8,13 +8,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.store.operations import (
-    AS_BYTES,
-    AsynchronousWaiting,
-    Blocking,
-    Steps,
-    command,
-)
+from workstealing.store.grants import AsynchronousAsks, BlockingAsks
+from workstealing.store.operations import AS_BYTES, AsynchronousWaiting, Steps, command
 from workstealing.store.paging import Page
 from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.shuffle_queue.base import QueueNamespace
@@ -128,7 +123,7 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-class ShuffleQueue(_Operations, Blocking):
+class ShuffleQueue(_Operations, BlockingAsks):
     """A queue of many tenants over Redis streams, served fairly.
 
     Each tenant has a few streams of its own by a stable choice, and its messages go to the shortest
@@ -154,5 +149,5 @@ class ShuffleQueue(_Operations, Blocking):
     """
 
 
-class AsyncShuffleQueue(_Operations, AsynchronousWaiting):
+class AsyncShuffleQueue(_Operations, AsynchronousAsks, AsynchronousWaiting):
     """A `ShuffleQueue` on a redis.asyncio client: every method is awaited."""

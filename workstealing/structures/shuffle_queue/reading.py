@@ -36,7 +36,8 @@ from redis.exceptions import RedisError, ResponseError
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.blocking import milliseconds
-from workstealing.store.operations import Operation, Steps, Wait, operation
+from workstealing.store.grants import Asking, asks
+from workstealing.store.operations import Operation, Steps, Wait
 from workstealing.structures.shuffle_queue.base import PickupDelays, QueueBase
 from workstealing.structures.shuffle_queue.message import (
     Message,
@@ -52,6 +53,7 @@ from workstealing.structures.shuffle_queue.names import (
     GroupNames,
     QueueNames,
 )
+from workstealing.structures.shuffle_queue.receipts import AskedReads, Receipts
 from workstealing.structures.users_names import checked_text
 
 ANNOUNCE_SECONDS = 5.0
@@ -209,14 +211,14 @@ def woken_by(keys: QueueNames, reply: Any) -> int | None:
 class ReadingMessages(QueueBase):
     """The operations `read` and `read_many`, and this process's knowledge of the groups."""
 
-    @operation
+    @asks
     def read(
         self,
         group: str | bytes,
         consumer: str | bytes,
         block: Duration = 0,
         prefer_stream: int | None = None,
-    ) -> Steps[Message | None]:
+    ) -> Asking[Message | None]:
         """Return the message whose turn it is, or None; never take more than one.
 
         The streams that have messages for the group take turns, one order for all readers. A
@@ -225,14 +227,17 @@ class ReadingMessages(QueueBase):
         Arguments: group: it is created if needed, and gets every message that the queue holds;
         consumer: a name of this reader's own; block: how long to wait for a message, in seconds or
         a timedelta, 0 not to wait; prefer_stream: the number of a stream that goes first, if it has
-        messages. Raises: ConfigurationError; LayoutError. One round trip and about nine Redis
+        messages. Raises: ConfigurationError; LayoutError. One round trip and about ten Redis
         commands, however many streams there are, if the read before has seen the streams that are
         next in turn; two more round trips at worst. One more every five seconds, to show that the
         consumer is alive.
+
+        A read that redis-py sends twice is answered by the same message. A call that is interrupted
+        or cut off gives back what it was granted, within the client's own time-out.
         """
         return self._looking_on(group, consumer, None, block, prefer_stream)
 
-    @operation
+    @asks
     def read_many(
         self,
         group: str | bytes,
@@ -240,7 +245,7 @@ class ReadingMessages(QueueBase):
         n: int,
         block: Duration = 0,
         prefer_stream: int | None = None,
-    ) -> Steps[list[Message]]:
+    ) -> Asking[list[Message]]:
         """Return up to n messages, in turn: one of each stream, and round again.
 
         Arguments: n: 1 to 1,000; others as of `read`. Returns: a list, empty if nothing came. It
@@ -259,31 +264,62 @@ class ReadingMessages(QueueBase):
         n: int | None,
         block: Duration,
         prefer_stream: int | None,
-    ) -> Steps[Any]:
-        """Check the arguments of a read, and return its steps; n: None for one message alone."""
+    ) -> Asking[Any]:
+        """Check the arguments of a read, and return what it asks; n: None for one message alone."""
         view = self._view(group)
         consumer = checked_consumer(consumer)
         prefer = checked_stream(prefer_stream)
         seconds = seconds_of(block, "block") if block else 0.0
         patience = Patience(seconds, self.ttl, not self.notify, self.monotonic)
-        return self._reading_on(view, consumer, n, prefer, patience)
+        asked = AskedReads(self._receipts, consumer)
+        steps = self._reading_on(view, asked, n, prefer, patience)
+        return Asking(steps, lambda: self._giving_back(view, asked), asked)
+
+    @cached_property
+    def _receipts(self) -> Receipts:
+        return Receipts(self.keys)
+
+    def _giving_back(self, view: View, asked: AskedReads) -> Steps[None]:
+        """Give back what the reads of a call were granted, by their receipts; one round trip."""
+        keys, names = self.keys, view.names
+        beside = (names.ring, names.returned, names.delayed, keys.legacy)
+        fixed = (keys.meta, keys.notifications, *beside)
+        operations = [
+            self._step(
+                "withdraw",
+                (*fixed, receipt.key, *map(keys.stream, streams)),
+                *(names.group, asked.consumer, receipt.number, *streams),
+            )
+            for receipt, streams in asked.open()
+        ]
+        if operations:
+            yield operations
 
     def _reading_on(
         self,
         view: View,
-        consumer: str | bytes,
+        asked: AskedReads,
         n: int | None,
         prefer: int | None,
         patience: Patience,
     ) -> Steps[Any]:
         """Look, wait and look again, until something is found or the time is over."""
         woken = None
+        asked.begin()
         while True:
-            found = yield from self._looking(view, consumer, n or 1, prefer, woken)
+            try:
+                found = yield from self._looking(view, asked, n or 1, prefer, woken)
+            except UnicodeDecodeError:
+                # The reply was there. Given back at once, the message would go round for ever.
+                asked.note_nothing()
+                raise
             if not isinstance(found, NoMessages):
+                asked.end()
                 return found[0] if n is None else found
+            asked.note_nothing()
             seconds = patience.next_seconds(found)
             if seconds is None:
+                asked.end()
                 return None if n is None else []
             command = block_command(self.keys, found, seconds)
             woken = woken_by(self.keys, (yield Wait(self.keys.slot, command, seconds)))
@@ -318,32 +354,35 @@ class ReadingMessages(QueueBase):
     def _looking(
         self,
         view: View,
-        consumer: str | bytes,
+        asked: AskedReads,
         n: int,
         prefer: int | None,
         woken: int | None = None,
     ) -> Steps[list[Message] | NoMessages]:
         """Look for at most n messages, at most `MESSAGES_A_SCRIPT` by each script.
 
-        Arguments: view: of the group; consumer: its name; n; prefer: the number of a stream that
+        Arguments: view: of the group; asked: of the call; n; prefer: the number of a stream that
         goes first, or None; woken: the number of the stream that a notification named, or None.
         Returns: the messages, or `NoMessages`. Raises: LayoutError. One round trip for each piece,
         if it goes as expected.
         """
         piece = min(n, MESSAGES_A_SCRIPT)
-        found = yield from self._look_once(view, consumer, piece, prefer, woken)
+        found = yield from self._look_once(view, asked, piece, prefer, woken)
         if isinstance(found, NoMessages):
             return found
         messages, is_more = found
         while is_more and len(messages) < n:
             piece = min(n - len(messages), MESSAGES_A_SCRIPT)
+            asked.begin()
             try:
-                found = yield from self._look_once(view, consumer, piece, None)
-            except (RedisError, OSError, LayoutError):
+                found = yield from self._look_once(view, asked, piece, None)
+            except (RedisError, OSError, LayoutError) as error:
                 # What was delivered must not be lost by what was not. The next call meets the
                 # fault again; a host's time-out passes.
+                asked.note_cut(error)
                 break
             if isinstance(found, NoMessages):
+                asked.note_nothing()
                 break
             more, is_more = found
             messages += more
@@ -352,12 +391,13 @@ class ReadingMessages(QueueBase):
     def _look_once(
         self,
         view: View,
-        consumer: str | bytes,
+        asked: AskedReads,
         n: int,
         prefer: int | None,
         woken: int | None = None,
     ) -> Steps[tuple[list[Message], bool] | NoMessages]:
         """Look once, for one piece; say too whether more messages may be left."""
+        consumer = asked.consumer
         announced = view.announced.get(consumer)
         # A queue that is read is in use, however short its time to live.
         often = min(ANNOUNCE_SECONDS, self.ttl / 4)
@@ -369,7 +409,7 @@ class ReadingMessages(QueueBase):
             is_due = True
         left = ""
         if n == 1 and prefer is None and view.plan and not is_due:
-            found = yield from self._next(view, consumer)
+            found = yield from self._next(view, asked)
             if isinstance(found, Message):
                 return [found], False
             left = found
@@ -377,13 +417,13 @@ class ReadingMessages(QueueBase):
             self._expect(view, view.plan, view.last)
         counts = view.delays.take()
         try:
-            looked = yield from self._full_look(view, consumer, n, prefer, woken, left, counts)
+            looked = yield from self._full_look(view, asked, n, prefer, woken, left, counts)
         except (ResponseError, LayoutError):
             view.delays.put_back(counts)
             raise
         return looked
 
-    def _next(self, view: View, consumer: str | bytes) -> Steps[Message | str]:
+    def _next(self, view: View, asked: AskedReads) -> Steps[Message | str]:
         """Read as planned.
 
         Returns: the message; or, for a full look to come, the id of an entry of the first expected
@@ -398,10 +438,11 @@ class ReadingMessages(QueueBase):
             numbers = plan.following(last, window) if plan else ()
             if plan is None or not numbers:
                 break
+            receipt = asked.ask(numbers)
             reply = yield Operation(
                 self._script("next"),
-                (keys.meta, *[keys.stream(int(number)) for number in numbers]),
-                (view.names.group, consumer, plan.name, last),
+                (keys.meta, receipt.key, *[keys.stream(int(number)) for number in numbers]),
+                (view.names.group, asked.consumer, plan.name, last, receipt.number),
             )
             if isinstance(reply, list):
                 seconds, micros, first, entry = reply
@@ -412,7 +453,7 @@ class ReadingMessages(QueueBase):
                     self._note_hit(view)
                     # Other looks' delays are counted by the scripts that serve them.
                     found = [(number, entry[0], 1, entry[1])]
-                    (message,) = self._messages(view, consumer, now, found)
+                    (message,) = self._messages(view, asked.consumer, now, found)
                     view.delays.add(message.pickup_delay_ms)
                     return message
                 self._expect(view, plan, number, number)
@@ -441,7 +482,7 @@ class ReadingMessages(QueueBase):
     def _full_look(  # noqa: PLR0917 - one caller, which has these
         self,
         view: View,
-        consumer: str | bytes,
+        asked: AskedReads,
         n: int,
         prefer: int | None,
         woken: int | None,
@@ -461,12 +502,13 @@ class ReadingMessages(QueueBase):
             if prefer is not None and prefer not in expected:
                 expected = (prefer, *expected)
             window = max(view.window, n)
+            receipt = asked.ask((LEGACY, *expected))
             reply = yield Operation(
                 script,
-                (*view.fixed, *[keys.stream(number) for number in expected]),
+                (*view.fixed, receipt.key, *[keys.stream(number) for number in expected]),
                 (
-                    *(view.names.group, consumer, n, window, first),
-                    *(int(view.is_short), counts, left, *expected),
+                    *(view.names.group, asked.consumer, n, window, first),
+                    *(int(view.is_short), counts, left, receipt.number, *expected),
                 ),
             )
             kind, now, next_heads, *rest = reply
@@ -486,7 +528,8 @@ class ReadingMessages(QueueBase):
                 view.fresh = True
                 self._note_hit(view)
                 is_cut = bool(heads) and heads[0] not in expected
-                return self._messages(view, consumer, now, rest), len(rest) >= n or is_cut
+                messages = self._messages(view, asked.consumer, now, rest)
+                return messages, len(rest) >= n or is_cut
             if kind == _NOTHING:
                 # The stream that was served before is the likeliest next one, but that is a guess.
                 view.fresh = False
@@ -507,6 +550,7 @@ class ReadingMessages(QueueBase):
                     # Others are faster: with all streams passed, none can be missing.
                     expected = tuple({*range(view.span), *heads})
             else:
+                asked.renew()
                 expected = heads or expected
 
     def _note_hit(self, view: View) -> None:

@@ -149,7 +149,7 @@ class _TimeShardQueueOperations(Structure):
         time shard too, if there is nothing in the consumers'. Returns: a `Taken`, or None. Raises:
         ConfigurationError; LayoutError. One round trip; with drain_all at most N.
 
-        With Redis, a call that is interrupted or cut off releases what it has leased, and one that
+        A call that is interrupted or cut off releases what it has leased. With Redis, one that
         redis-py sends twice is answered by the same message.
         """
         checked, asked = _checked_taking(consumer, lease), self._asked()
@@ -309,7 +309,7 @@ class _TimeShardQueueOperations(Structure):
 
     def _asking(self, steps: Steps[T], asked: AskedTakes | None) -> Asking[T]:
         shards: Any = self.time_shards
-        return Asking(steps, lambda: shards.give_back(asked))
+        return Asking(steps, lambda: shards.give_back(asked), asked)
 
     def _taking(
         self,
@@ -335,9 +335,11 @@ class _TimeShardQueueOperations(Structure):
                     is_turn=i == 0,
                     **options,
                 )
-            except self.time_shards.faults:
+            except self.time_shards.faults as error:
                 if not taken:
                     raise
+                if asked is not None:
+                    asked.note_cut(error)
                 # Else the caller would lose its messages, which some such takes would set aside.
                 break
             taken += [_taken(each, time_shard) for each in held]

@@ -221,9 +221,10 @@ class RedisTimeShards:
             # Each round that leaves more to be looked at has cleared something away.
             try:
                 more, some = yield self._operation("take", keys, time_shard, args, _held)
-            except self.faults:
+            except self.faults as error:
                 if not taken:
                     raise
+                asked.note_cut(error)
                 break
             taken += some
             if some:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from workstealing.store.grants import new_nonce
+from workstealing.store.grants import AskedPieces, new_nonce
 from workstealing.store.operations import Steps
 from workstealing.structures.time_shard_queue.rotation import Rotation
 
@@ -59,14 +59,11 @@ class Held(NamedTuple):
     ends_ms: int
 
 
-class AskedTakes:
-    """The takes of one call, each with a nonce by which the store knows it again.
+class AskedTakes(AskedPieces[tuple[int, Any]]):
+    """The takes of one call.
 
-    Attribute: receipts: the time shard and the nonce of each.
+    The receipt of each is its time shard, and what the store knows it again by: a nonce on Redis.
     """
-
-    def __init__(self) -> None:
-        self.receipts: list[tuple[int, bytes]] = []
 
     def another(self, time_shard: int) -> bytes:
         """Note one more take of a time shard; return its nonce."""
