@@ -308,9 +308,9 @@ def run_environment(environment: dict[str, Any], workers: int, result: Result) -
     environment["is_newest"] = version == TABLE["python"]["newest"]
     result.versions["python"] = full + ("t" if version.endswith("t") else "")
     lines = constraints(environment)
-    stamp = [lines, TABLE["install"], today() if environment["versions"] == "newest" else ""]
-    home, is_ready = make_home(environment["name"], program, stamp)
     wanted = TABLE["install"] | {each: environment[each] for each in WANTED & set(environment)}
+    stamp = [lines, wanted, today() if environment["versions"] == "newest" else ""]
+    home, is_ready = make_home(environment["name"], program, stamp)
     extras = ",".join(wanted["extras"])
     if not is_ready:
         (home / "constraints.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
