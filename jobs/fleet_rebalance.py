@@ -143,7 +143,8 @@ class FleetRebalance(DivisibleJob):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the keys that wait at their former homes; their age is unknown.
 
-        Keys without a deadline are counted by `match`. Without former nodes, the marks of the move
+        Keys without a deadline are counted by `match`. An index shard whose fencing tokens do not
+        grow on at a new home yet counts as a key. Without former nodes, the marks of the move
         are counted. Nodes that cannot be reached are left out, and the count is not exact then, nor
         if there was not time for all. Arguments: seconds: the most time, in seconds or a timedelta.
         Raises: LayoutError. O(keys) on the former nodes, 100 a round trip; else one round trip to

@@ -49,7 +49,7 @@ ATTACKS = (
     Attack(
         "deaths",
         ("a death",),
-        ("tests/structures", "tests/jobs"),
+        ("tests/structures", "tests/jobs", "tests/upgrades"),
         "kill or dies or die or death or orphan",
     ),
     Attack(

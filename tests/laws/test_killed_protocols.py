@@ -11,7 +11,7 @@ import os
 import pytest
 
 from support import proof
-from support.killed_protocols import CUT, MovingFleet, Protocol, ResizedIck, model_of
+from support.killed_protocols import MovingFleet, Protocol, ResizedIck, model_of
 from support.killed_queues import Adoption, ChangedQueue
 from support.moving_namespace import moving_namespace
 from support.patience import patient  # noqa: F401 - an autouse fixture
@@ -42,7 +42,4 @@ def test_a_namespace_is_moved_by_movers_that_are_cut_off(
     binary = request.getfixturevalue(server).binary
     with moving_namespace(binary, proof.seed(3), backend, moves=300) as moving:
         while moving.counts["kills"] < KILLS // 2:
-            before = moving.counts["kills"]
             moving.step()
-            if moving.counts["kills"] > before:
-                proof.tried(CUT, on="volatile hashes")

@@ -406,7 +406,7 @@ class ResizedIck(Protocol):
         self.due: set[bytes] = set()
         self.goal = self.draw.randint(1, self.MOST)
         self.sharded(self.clients, self.goal).open()
-        self.producers = [self.sharded(self.clients) for _ in range(3)]
+        self.processes = [self.sharded(self.clients) for _ in range(3)]
 
     def sharded(self, clients: dict[str, Any], ick_shards: int | None = None) -> ShardedIck:
         """Return a process's own, whose clock is behind no lease of a dead one."""
@@ -435,19 +435,20 @@ class ResizedIck(Protocol):
             self.due = found
             return
         if not is_killed:
-            self.draw.choice(self.producers).add(members)
+            self.draw.choice(self.processes).add(members)
             if self.draw.random() < 0.2:
-                self.producers[0] = self.sharded(self.clients)
+                self.processes[0] = self.sharded(self.clients)
         self.due |= set(members)
 
     def consume(self, is_killed: bool) -> None:
         """Let a consumer reserve members, and acknowledge some."""
         done: list[bytes] = []
 
-        def work(clients: dict[str, Any]) -> None:
+        def work(clients: dict[str, Any], sharded: ShardedIck | None = None) -> None:
+            consumer = f"c{self.counts['steps']}"
             with (
                 contextlib.suppress(NoLease, LeaseLost),
-                self.sharded(clients).lease(f"c{self.counts['steps']}") as ick,
+                (sharded or self.sharded(clients)).lease(consumer) as ick,
             ):
                 members = ick.reserve(self.draw.randint(1, 12)).members
                 chosen = [each for each in members if self.draw.random() < 0.7]
@@ -456,7 +457,8 @@ class ResizedIck(Protocol):
                     ick.ack(*chosen)
 
         if not is_killed:
-            work(self.clients)
+            # One that has known the Icks since before some resizes, or a new one.
+            work(self.clients, self.draw.choice([None, *self.processes]))
             self.due -= set(done)
         else:
             # A forked process tells nothing of what it has done.

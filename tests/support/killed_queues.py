@@ -125,6 +125,8 @@ class ChangedQueue(Protocol):
         if not is_killed:
             queue = self.draw.choice(self.processes)
             found = queue.read_many(group, "c", most)
+            # A group is given at once what the queue holds when it comes.
+            assert found or group in self.due or not before, self._said(f"nothing of {before}")
             self._joined(group, before)
             for message in found:
                 assert message.id in self.due[group] | self.perhaps[group], self._said(message.id)

@@ -28,10 +28,12 @@ from typing import Any
 import pytest
 import redis
 
-from support.deaths import doors_of
-from support.faulty_server import FaultyServer
+from support.deaths import died_of_the_switch, doors_of
+from support.faulty_server import FaultyServer, KillSwitch
 from support.hash_model import ModelHash, ModelHashes, now_ms
+from support.killed_protocols import CUT, KILLED
 from support.patience import be_patient
+from support.proof import tried
 from support.servers import RedisCluster3, RedisServer, find_server
 from workstealing.errors import Aborted, LayoutError, OutOfTime, Skipped
 from workstealing.jobs import HashFieldExpiry, MigrateToEmulated, MigrateToNative, backend_moves
@@ -42,7 +44,8 @@ from workstealing.structures.volatile_hashes import hashes as hashes_module
 from workstealing.structures.volatile_hashes.commands import HashNames
 
 # What was answered was written: only a crash of the machine would lose it.
-NAMESPACE, AOF = "m", {"appendonly": "yes", "appendfsync": "no"}
+NAMESPACE, ABOUT = "m", "volatile hashes"
+AOF = {"appendonly": "yes", "appendfsync": "no"}
 FIELDS = ["a", "b", "c", "d"]
 MOST_PROCESSES, MOST_ASLEEP = 6, 6
 MOST_TOUCHED = 2
@@ -82,19 +85,17 @@ class Place:
 
     def restart(self, draw: random.Random) -> None:
         """Kill a node, let it read its AOF, and forget the connections to it."""
-        if isinstance(self.server, RedisServer):
-            self._restart(self.server)
-            self.client.connection_pool.disconnect()
-            self.loop.run_until_complete(self.awaited.connection_pool.disconnect())
-            return
-        self._restart(draw.choice(self.server.nodes))
-        self.server._wait_until_whole()
-        self.client.disconnect_connection_pools()
-        self.loop.run_until_complete(self.awaited.aclose())
-
-    def _restart(self, node: RedisServer) -> None:
+        server = self.server
+        node = server if isinstance(server, RedisServer) else draw.choice(server.nodes)
         node.kill()
         node.restart()
+        if isinstance(server, RedisServer):
+            self.client.connection_pool.disconnect()
+            self.loop.run_until_complete(self.awaited.connection_pool.disconnect())
+        else:
+            server._wait_until_whole()
+            self.client.disconnect_connection_pools()
+            self.loop.run_until_complete(self.awaited.aclose())
 
     def names(self, kind: str, number: int) -> list[str]:
         """Return names of hashes, of few slots where the commands on two names want one."""
@@ -234,27 +235,35 @@ class MovingNamespace:
             assert now_ms() >= self.ends.pop(name).field
 
     def move(self) -> None:
-        """Let the mover do a slice; it may be cut off behind any of its commands."""
-        before = self.backend
-        for door in self.place.doors:
-            door.reset()
-        if self.draw.random() < 0.5:
-            self.draw.choice(self.place.doors).fail(self.draw.randint(1, 14), "cut")
-        hashes = VolatileHashes(self.place.mover, NAMESPACE)
-        way = self.target
+        """Let the mover do a slice; it may be cut off or killed at any of its commands."""
+        before, way = self.backend, self.target
         if before not in ("emulated", "native") and self.draw.random() < 0.1:
             # Both jobs are installed.
             way = "native" if way == "emulated" else "emulated"
-        job = _job(hashes, way, self.draw.random)
-        try:
-            job.perform(Slice(self.draw.randint(1, 4), 60.0))
-        except _NOT_NOW:
-            pass
-        except _CUT_OFF:
-            self.counts["kills"] += 1
-        finally:
-            for door in self.place.doors:
-                door.settle()
+        chance, most = self.draw.random(), self.draw.randint(1, 4)
+
+        def work() -> None:
+            job = _job(VolatileHashes(self.place.mover, NAMESPACE), way, self.draw.random)
+            with contextlib.suppress(*_NOT_NOW):
+                job.perform(Slice(most, 60.0))
+
+        doors = [*self.place.doors]
+        if chance < 0.03:
+            switch = KillSwitch(self.draw.randint(1, 14), after=self.draw.random() < 0.5)
+            self.counts["kills"] += died_of_the_switch(switch, doors, work, KILLED, ABOUT)
+        else:
+            for door in doors:
+                door.reset()
+            if chance < 0.5:
+                self.draw.choice(doors).fail(self.draw.randint(1, 14), "cut")
+            try:
+                work()
+            except _CUT_OFF:
+                self.counts["kills"] += 1
+                tried(CUT, on=ABOUT)
+            finally:
+                for door in doors:
+                    door.settle()
         if self.backend != before:
             self.counts[f"{before} to {self.backend}"] += 1
             self.look_at_all()

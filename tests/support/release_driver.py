@@ -23,15 +23,21 @@ def named(thing: Any, *names: str) -> Any:
 
 
 class Driver:
-    """The operations, on the structures of one server."""
+    """The operations, on the structures of one server.
 
-    def __init__(self, port: int) -> None:
-        client = redis.Redis(port=port)
+    Arguments: port; options: of the client.
+    """
+
+    def __init__(self, port: int, **options: Any) -> None:
+        client = redis.Redis(port=port, **options)
         self.hashes = structures.VolatileHashes(client, namespace="h", backend="emulated")
         self.keys = structures.DurableKeys(client, namespace="k")
         self.tracked = structures.TrackedSet(client, "tracked")
         self.ick = structures.Ick(client, "ick")
-        self.sharded = structures.ShardedIck(client, "sharded", 4)
+        # One that is there may have been resized.
+        self.sharded = structures.ShardedIck(
+            client, "sharded", *([] if client.keys("*sharded*") else [4])
+        )
         self.queue = structures.ShuffleQueue(client, "queue")
         store = structures.RedisStore(client)
         self.due = structures.TimeShardQueue(store, "due", 4, 3600)
@@ -129,8 +135,9 @@ def _fields(message: Any) -> dict[str, str]:
 
 
 def main() -> None:
-    """Answer each line of the input."""
-    driver = Driver(int(sys.argv[1]))
+    """Answer each line of the input; the arguments are a port, and the protocol if it matters."""
+    port, *protocol = map(int, sys.argv[1:])
+    driver = Driver(port, **({"protocol": protocol[0]} if protocol else {}))
     for line in sys.stdin:
         name, *args = json.loads(line)
         try:

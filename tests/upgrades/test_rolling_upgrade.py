@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -17,8 +18,15 @@ from typing import Any
 
 import pytest
 
+from support.faulty_server import FaultyServer, KillSwitch
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import spawn
+from support.proof import seed, tried
 from support.servers import RedisServer
+from workstealing.errors import Aborted
+from workstealing.jobs import ShuffleQueueReaper
+from workstealing.recruiting import Slice
+from workstealing.structures import Log, ShardedIck, ShuffleQueue, VolatileHashes
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -26,19 +34,28 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "tests" / "support" / "release_driver.py"
 # The release before is this commit of the repository: before many public names changed.
 BEFORE = "4e74f29"
+# Of the upgrade whose processes are killed.
+STEPS = 60
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "workstealing", "jobs", "lua")
 
 
 class Release:
-    """A process of an installed release."""
+    """A process of an installed release.
 
-    def __init__(self, python: Path, server: RedisServer) -> None:
+    Arguments: python: its interpreter; server: where it connects to; protocol: of its client.
+    """
+
+    def __init__(self, python: Path, server: RedisServer | FaultyServer, *protocol: int) -> None:
         self._process = spawn(
-            [python, "-P", DRIVER, str(server.port)],
+            [python, "-P", DRIVER, str(server.port), *map(str, protocol)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def ask(self, *request: Any) -> dict[str, Any]:
         assert self._process.stdin
@@ -281,3 +298,167 @@ def test_this_release_keeps_off_a_layout_that_it_may_not_write(
             assert old.key_get("k") == "1"
             assert old.is_tracked("t") is True
         assert {key: client.dump(key) for key in client.scan_iter()} == data
+
+
+DEATH = "a death (SIGKILL) of a process within a rolling upgrade"
+
+
+class KilledUpgrade:
+    """A fleet that is upgraded and set back, with processes that are killed at their commands.
+
+    Beside it this release narrows the queue and resizes the Icks, and processes of the release
+    before go on by what they knew. A call of a process that died was done or not.
+    """
+
+    def __init__(self, before: Path, this: Path, server: RedisServer, door: FaultyServer) -> None:
+        self.pythons, self.door = (before, this), door
+        self.client: Any = server.client()
+        self.draw = random.Random(seed(4))
+        self.kills = 0
+        self.hashes: dict[str, dict[str, list[Any]]] = {f"h{n}": {} for n in range(4)}
+        self.messages: set[int] = set()
+        self.members: set[str] = set()
+        self.entries: list[str] = []
+        ShardedIck(self.client, "sharded", 4).open()
+        self.processes = [Release(before, door, 2) for _ in range(3)]
+
+    def step(self, number: int, share: float) -> None:
+        """Let a process do something; it may be killed, and then one of some release follows."""
+        place = self.draw.randrange(len(self.processes))
+        process, request, look = self.processes[place], *self._request(number)
+        switch = KillSwitch(self.draw.randint(1, 3), after=self.draw.random() < 0.5)
+        switch.victim = process.pid
+        if self.draw.random() < 0.5:
+            self.door.switch = switch
+        try:
+            answer = process.ask(*request)
+            assert "error" not in answer, (request, answer)
+        except (json.JSONDecodeError, BrokenPipeError):
+            assert switch.fired, request
+        self.door.switch = None
+        if switch.fired:
+            self.kills += 1
+            tried(DEATH)
+            process.stop()
+            python = self.pythons[self.draw.random() < share]
+            self.processes[place] = Release(python, self.door, 2)
+        look(switch.fired)
+
+    def _request(self, number: int) -> tuple[tuple[Any, ...], Callable[[bool], None]]:
+        """Return what a process is to do, and what is looked at then."""
+        kind = self.draw.randrange(6)
+        name, field = self.draw.choice([*self.hashes]), f"f{self.draw.randrange(3)}"
+        if kind == 0:
+            at = int(time.time()) + 100_000 + number
+            after = {**self.hashes[name], field: [field, str(number), at]}
+            return ("hash_set", name, field, str(number), at), self._hash_look(name, after)
+        if kind == 1:
+            after = {each: held for each, held in self.hashes[name].items() if each != field}
+            return ("hash_delete", name, field), self._hash_look(name, after)
+        if kind == 2:
+            return ("write", f"tenant{number % 3}", number), lambda died: self._message_look(
+                self.messages | {number}, died
+            )
+        if kind == 3:
+            return ("append", f"entry {number}"), lambda died: self._log_look(number, died)
+        if kind == 4:
+            wanted = self.members | {f"s{number}"}
+            return ("sharded_add", {f"s{number}": 1.0}), lambda died: self._member_look(
+                wanted, died
+            )
+        return ("read",), self._read_look
+
+    def _hash_look(self, name: str, after: dict[str, list[Any]]) -> Callable[[bool], None]:
+        def look(died: bool) -> None:
+            hashes = VolatileHashes(self.client, "h")
+            found = sorted((k.decode(), v.decode()) for k, v in hashes.hgetall(name).items())
+            ends = hashes.hexpiretime(name, *(each for each, _ in found)) if found else []
+            seen = [[*pair, at] for pair, at in zip(found, ends, strict=True)]
+            allowed = [after, self.hashes[name]] if died else [after]
+            (self.hashes[name],) = [each for each in allowed if sorted(each.values()) == seen][:1]
+
+        return look
+
+    def _there(self) -> set[int]:
+        keys = ShuffleQueue(self.client, "queue").keys
+        found = [self.client.xrange(keys.stream(number)) for number in range(64)]
+        return {int(fields[b"n"]) for entries in found for _, fields in entries}
+
+    def _message_look(self, wanted: set[int], died: bool) -> None:
+        found = self._there()
+        assert found in ([wanted, self.messages] if died else [wanted])
+        self.messages = found
+
+    def _read_look(self, died: bool) -> None:
+        found = self._there()
+        # A process that died has acknowledged some, or none; the reaper returns the rest.
+        assert found <= self.messages
+        assert died or not found or self._in_hand() == len(found)
+        self.messages = found
+
+    def _in_hand(self) -> int:
+        stats = ShuffleQueue(self.client, "queue").stats("group")
+        return int(stats["pending"])
+
+    def _log_look(self, number: int, died: bool) -> None:
+        found = [each.decode() for each in Log(self.client, "log", 10).read(0, 1000)]
+        wanted = [*self.entries, f"entry {number}"]
+        assert found in ([wanted, self.entries] if died else [wanted])
+        self.entries = found
+
+    def _member_look(self, wanted: set[str], died: bool) -> None:
+        found = self._placed()
+        assert found in ([wanted, self.members] if died else [wanted])
+        self.members = found
+
+    def _placed(self) -> set[str]:
+        core = ShardedIck(self.client, "sharded").core
+        names = [core.names(shard) for shard in range(8)]
+        keys = [key for each in names for key in (each.pset, each.cset, each.moving)]
+        found = [self.client.zrange(key, 0, -1) for key in keys]
+        return {member.decode() for members in found for member in members}
+
+    def go_beside(self) -> None:
+        """Resize the Icks by a step, and let a reaper of fewer streams do a slice."""
+        sharded = ShardedIck(self.client, "sharded")
+        if self.members:
+            sharded.open()
+            layout: Any = sharded.core.layout
+            goal = layout.ick_shards if layout.moving_from else self.draw.randint(1, 8)
+            with contextlib.suppress(Aborted):
+                sharded.resize(goal, limit=5)
+            assert self._placed() == self.members
+        queue = ShuffleQueue(self.client, "queue", streams=8)
+        options: Any = {"lease": 0.001, "consumer_idle": 0.001, "max_attempts": 10**6}
+        ShuffleQueueReaper(queue, random=self.draw.random, **options).perform(Slice(25, 60.0))
+
+    def end(self) -> None:
+        """Read what is left, by this release; nothing has been lost."""
+        queue, found = ShuffleQueue(self.client, "queue", streams=8), set[int]()
+        options: Any = {"lease": 0.001, "consumer_idle": 0.001, "max_attempts": 10**6}
+        job, idle = ShuffleQueueReaper(queue, random=self.draw.random, **options), 0
+        while idle < 40:
+            handled = job.perform(Slice(25, 60.0))
+            messages = queue.read_many("group", "last", 100)
+            found |= {int(each.fields[b"n"]) for each in messages}
+            handled += queue.ack(*messages) if messages else 0
+            idle = 0 if handled else idle + 1
+        assert found == self.messages
+        assert queue.length() == 0
+
+
+def test_nothing_is_lost_by_an_upgrade_whose_processes_are_killed(
+    before: Path, this: Path, server: RedisServer
+) -> None:
+    with FaultyServer(server.port) as door:
+        upgrade = KilledUpgrade(before, this, server, door)
+        try:
+            for number in range(STEPS):
+                # Some processes are set back to the release before.
+                upgrade.step(number, share=number / STEPS)
+                upgrade.go_beside()
+            upgrade.end()
+        finally:
+            for each in upgrade.processes:
+                each.stop()
+        assert upgrade.kills > STEPS // 8
