@@ -212,7 +212,8 @@ def test_a_plain_stream_is_moved_over_without_a_pause(server: AnyReal) -> None:
 
     def old_consumer() -> None:
         own = server.client()
-        while missing():
+        # It leaves some to the new ones, however busy the machine is.
+        while missing() and len(old_taken) < each // 2:
             for _, entries in own.xreadgroup(NAME, "old", {NAME: ">"}, count=1, block=20) or ():
                 for entry, _ in entries:
                     old_taken.append("default-" + entry.decode())
