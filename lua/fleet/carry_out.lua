@@ -13,16 +13,21 @@ if problem then
   return problem
 end
 
--- Removes what is left of a key that is not here, or is garbage. One of another type is somebody else's.
+-- Removes what is left of a key that is not here, or is garbage. One of another type is somebody else's. A
+-- server that takes no writes now is asked for none where nothing is left.
 local function tidy(is_ours)
-  if deadlines then
+  if deadlines and redis.call('EXISTS', deadlines) == 1 then
     redis.call('UNLINK', deadlines)
   end
   if is_ours then
     redis.call('UNLINK', key)
   end
-  redis.call('ZREM', due, key)
-  redis.call('HDEL', leaving, key)
+  if redis.call('ZSCORE', due, key) then
+    redis.call('ZREM', due, key)
+  end
+  if redis.call('HEXISTS', leaving, key) == 1 then
+    redis.call('HDEL', leaving, key)
+  end
   return false
 end
 

@@ -230,6 +230,23 @@ def test_a_fence_of_another_type_is_a_layout_error(
 
 
 @pytest.mark.parametrize("kind", ["h", "k"])
+def test_a_former_home_that_takes_no_writes_holds_up_its_own_keys_only(
+    servers: dict[str, RedisServer], kind: str
+) -> None:
+    fill(fleet(servers, OLD), FEW)
+    after = fleet(servers, NEW, previous=OLD)
+    structure: Any = both(after)[kind == "k"]
+    absent = moving(after, f"{kind}:absent")
+    former = servers[after.former_home(absent) or ""].client()
+    structure.exists(f"{kind}:0")
+    former.replicaof("127.0.0.1", 1)
+    try:
+        assert structure.exists(absent) == 0
+    finally:
+        former.replicaof("no", "one")
+
+
+@pytest.mark.parametrize("kind", ["h", "k"])
 def test_a_key_leaves_a_node_whose_memory_is_full(
     servers: dict[str, RedisServer], start_redis: Callable[..., RedisServer], kind: str
 ) -> None:
