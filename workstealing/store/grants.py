@@ -118,37 +118,65 @@ class Asking(Generic[T]):
         return True
 
 
-def ask_for(client: Any, asking: Asking[T], wait: Callable[[Wait], Any] | None = None) -> T:
+def ask_by(
+    run: Callable[[Steps[T]], T], back: Callable[[BaseException], None], asking: Asking[T]
+) -> T:
     """Run steps that ask for a grant; if that is interrupted, give it back.
 
-    Arguments and errors: as of `drive`.
+    Arguments: run: runs steps, and returns their result; back: gives back, once, what an error has
+    left open; asking.
     """
     try:
-        granted = drive(client, asking.steps, None, wait)
+        granted = run(asking.steps)
         asked = asking.asked
         if asked is not None and asked.cut is not None:
             asked.leave_lost()
-            give_back(client, asking, asked.cut)
+            back(asked.cut)
         return granted
     except BaseException as error:
-        give_back(client, asking, error)
+        back(error)
         raise
+
+
+async def ask_by_async(
+    run: Callable[[Steps[T]], Awaitable[T]],
+    back: Callable[[BaseException], Awaitable[None]],
+    asking: Asking[T],
+) -> T:
+    """Run steps that ask for a grant, by what is awaited; see `ask_by`."""
+    try:
+        granted = await run(asking.steps)
+        asked = asking.asked
+        if asked is not None and asked.cut is not None:
+            asked.leave_lost()
+            await back(asked.cut)
+        return granted
+    except BaseException as error:
+        await back(error)
+        raise
+
+
+def ask_for(client: Any, asking: Asking[T], wait: Callable[[Wait], Any] | None = None) -> T:
+    """Run steps that ask for a grant on a client; if that is interrupted, give it back.
+
+    Arguments and errors: as of `drive`.
+    """
+    return ask_by(
+        lambda steps: drive(client, steps, None, wait),
+        lambda error: give_back(client, asking, error),
+        asking,
+    )
 
 
 async def ask_for_async(
     client: Any, asking: Asking[T], wait: Callable[[Wait], Awaitable[Any]] | None = None
 ) -> T:
     """Run steps that ask for a grant on an asyncio client; see `ask_for`."""
-    try:
-        granted = await drive_async(client, asking.steps, None, wait)
-        asked = asking.asked
-        if asked is not None and asked.cut is not None:
-            asked.leave_lost()
-            await give_back_async(client, asking, asked.cut)
-        return granted
-    except BaseException as error:
-        await give_back_async(client, asking, error)
-        raise
+    return await ask_by_async(
+        lambda steps: drive_async(client, steps, None, wait),
+        lambda error: give_back_async(client, asking, error),
+        asking,
+    )
 
 
 def give_back(client: Any, asking: Asking[Any], error: BaseException) -> None:

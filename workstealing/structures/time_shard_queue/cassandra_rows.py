@@ -23,6 +23,8 @@ FIRST_ID = uuid.UUID("00000000-0000-1000-8080-808080808080")
 LAST_ID = uuid.UUID("ffffffff-ffff-1fff-7f7f-7f7f7f7f7f7f")
 """The lowest and the highest timeuuid, as Cassandra orders them: their last bytes are signed."""
 _FORMAT = 1 << 63
+# After so many others, nobody knows from the lock alone whether a batch was applied.
+_RECENT = 16
 KEY = object()
 """Stands for the key of the partition."""
 
@@ -109,7 +111,9 @@ class Lock:
     Fields: head: the key of a row of kind 0; every message at or before it that was put before
     `before_us` has been taken; before_us; again, ends: no message waits once more before the one
     time, and no lease ends before the other; audit: how far a sweeper has looked
-    for messages behind the head; audited_us: when it last came to the end; text: of the column.
+    for messages behind the head; audited_us: when it last came to the end; nonce: of the batch that
+    wrote it; recent: those of the batches before that, the last one first; text: of the
+    column.
     """
 
     head: tuple[int, uuid.UUID] = (FIRST_MS, FIRST_ID)
@@ -118,6 +122,8 @@ class Lock:
     ends: int = FIRST_MS
     audit: tuple[int, uuid.UUID] = (FIRST_MS, FIRST_ID)
     audited_us: int = 0
+    nonce: str = ""
+    recent: tuple[str, ...] = ()
     text: str = ""
 
     @staticmethod
@@ -131,11 +137,15 @@ class Lock:
             found["ends"],
             _key(found["audit"]),
             found["audited_us"],
+            # Earlier releases write no nonces but their own.
+            str(found.get("of", "")),
+            tuple(map(str, found.get("recent", ()))),
             text,
         )
 
-    def written(self) -> Lock:
-        """Return it with a text of its own, which no other one has."""
+    def written(self, nonce: str) -> Lock:
+        """Return the lock that a batch writes, with a text of its own, which no other one has."""
+        recent = (self.nonce, *self.recent)[:_RECENT]
         found = {
             "head": [self.head[0], str(self.head[1])],
             "before_us": self.before_us,
@@ -143,9 +153,14 @@ class Lock:
             "ends": self.ends,
             "audit": [self.audit[0], str(self.audit[1])],
             "audited_us": self.audited_us,
-            "of": os.urandom(8).hex(),
+            "of": nonce,
+            "recent": recent,
         }
-        return replace(self, text=json.dumps(found))
+        return replace(self, nonce=nonce, recent=recent, text=json.dumps(found))
+
+    def knows(self, nonce: str) -> bool:
+        """Say whether a batch is known to have been applied."""
+        return nonce == self.nonce or nonce in self.recent
 
 
 class Opened(NamedTuple):
@@ -159,6 +174,14 @@ class Opened(NamedTuple):
     lock: Lock
     now_ms: int
     stamp: int
+
+
+class Claim(NamedTuple):
+    """A batch that was sent. Fields: nonce; before: the lock on which it depends; result."""
+
+    nonce: str
+    before: Lock
+    result: Any
 
 
 class Changes(Generic[T]):
@@ -200,11 +223,15 @@ class Changes(Generic[T]):
         """Remove a place that says nothing any more."""
         self._of_rows.append(("displace", (KEY, kind, *place[:2])))
 
-    def batch(self, key: tuple[Any, ...], before: Lock) -> RowBatch | None:
-        """Return the batch, None without changes."""
+    def batch(self, key: tuple[Any, ...], before: Lock, nonce: str) -> RowBatch | None:
+        """Return the batch, None without changes.
+
+        Arguments: key: of the partition; before: the lock as it was read; nonce: of the batch.
+        """
         if not self._of_rows and self.lock is None:
             return None
-        queries = [Query("lock", ((self.lock or before).written().text, *key, before.text))]
+        after = (self.lock or before).written(nonce)
+        queries = [Query("lock", (after.text, *key, before.text))]
         for name, args in self._of_rows:
             at = args.index(KEY)
             queries.append(Query(name, (*args[:at], *key, *args[at + 1 :])))

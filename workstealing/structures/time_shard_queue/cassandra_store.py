@@ -10,12 +10,15 @@ see `cassandra_time_shards`, which has the rules.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from workstealing.errors import ConfigurationError, MissingExtraError, OutOfTime
+from workstealing.store.aside import PATIENCE_SECONDS, finish
+from workstealing.store.grants import Asking, ask_by, ask_by_async
 from workstealing.store.operations import Sleep, Steps, drive_by, drive_by_async
 from workstealing.structures.time_shard_queue.cassandra_rows import Now, Query, RowBatch
 from workstealing.structures.time_shard_queue.cassandra_time_shards import CassandraTimeShards
@@ -45,6 +48,10 @@ now:
 SELECT toUnixTimestamp(now()) FROM system.local
 
 mark:
+SELECT mark, lock FROM TABLE WHERE name = ? AND shard = ?
+AND kind = -1 AND due = 0 AND id = 00000000-0000-1000-8080-808080808080
+
+settled_mark, serial:
 SELECT mark, lock FROM TABLE WHERE name = ? AND shard = ?
 AND kind = -1 AND due = 0 AND id = 00000000-0000-1000-8080-808080808080
 
@@ -107,16 +114,17 @@ WHERE name = ? AND shard = ? AND kind = ? AND due = ? AND id = ?
 forget_all:
 DELETE FROM TABLE USING TIMESTAMP ? WHERE name = ? AND shard = ?
 """
-"""All statements by name; with "once", a driver must not send it twice."""
+"""All statements by name; with "once", a driver must not send it twice. With "serial", a read first
+brings to their end the lightweight transactions of its partition that have begun."""
 
 
-def _statements() -> dict[str, tuple[str, bool]]:
-    """Return the text of each statement, and whether a driver may send it twice."""
+def _statements() -> dict[str, tuple[str, str]]:
+    """Return the text of each statement, and the word behind its name."""
     found = {}
     for each in _STATEMENTS.strip().split("\n\n"):
         head, _, text = each.partition(":\n")
         name, _, how = head.partition(", ")
-        found[name] = (text.replace("\n", " "), how != "once")
+        found[name] = (text.replace("\n", " "), how)
     return found
 
 
@@ -167,6 +175,30 @@ class _EitherCassandraStore:
         self._serial = getattr(ConsistencyLevel, levels[consistency])
         self._prepared: dict[str, Any] = {}
         self._read_clock: tuple[float, float] | None = None
+
+    @property
+    def unsure(self) -> tuple[type[Exception], ...]:
+        """The errors after which nobody knows whether a batch was applied, and it can be asked.
+
+        After a time-out of the driver's own the caller has waited for as long as it wanted to.
+        """
+        from cassandra import ReadTimeout, WriteFailure, WriteTimeout
+        from cassandra.cluster import NoHostAvailable
+        from cassandra.connection import ConnectionException
+        from cassandra.protocol import ErrorMessage
+
+        # The last one is of a kind that the driver does not know: Cassandra's CAS_WRITE_UNKNOWN.
+        return (
+            *(WriteTimeout, WriteFailure, ReadTimeout),
+            *(NoHostAvailable, ConnectionException, ErrorMessage),
+        )
+
+    @staticmethod
+    def _begins_to_end(asking: Asking[Any], error: BaseException) -> bool:
+        """Say whether an error leaves leases to be given back; from then on somebody does it."""
+        from cassandra import OperationTimedOut
+
+        return not isinstance(error, OperationTimedOut) and asking.begins_to_end(error)
 
     @property
     def identity(self) -> Hashable:
@@ -277,11 +309,12 @@ class _EitherCassandraStore:
         return prepared.bind(query.args)
 
     def _prepare(self, name: str) -> Any:
-        text, is_idempotent = _statements()[name]
+        text, how = _statements()[name]
         prepared = self.session.prepare(text.replace("TABLE", self.table))
-        prepared.consistency_level = self._consistency
-        prepared.serial_consistency_level = self._serial
-        prepared.is_idempotent = is_idempotent
+        prepared.consistency_level = self._serial if how == "serial" else self._consistency
+        if how != "serial":
+            prepared.serial_consistency_level = self._serial
+        prepared.is_idempotent = how != "once"
         self._prepared[name] = prepared
         return prepared
 
@@ -308,6 +341,7 @@ class CassandraStore(_EitherCassandraStore):
 
     Statements are prepared at their first use. Reads, puts and acknowledgements are idempotent, and
     the session's retry policy may send them twice; takes are lightweight transactions, and are not.
+    A take that is interrupted or cut off releases what it has leased, within a second.
     `AsyncCassandraStore` is awaited.
     """
 
@@ -319,6 +353,17 @@ class CassandraStore(_EitherCassandraStore):
     def run(self, steps: Steps[T]) -> T:
         """Run steps on the session; see `Store`."""
         return drive_by(self.sender(), steps)
+
+    def ask(self, asking: Asking[T]) -> T:
+        """Run steps that ask for leases; if that is interrupted, give them back."""
+
+        def back(error: BaseException) -> None:
+            if self._begins_to_end(asking, error):
+                # The caller's own error says more.
+                with contextlib.suppress(Exception):
+                    self.inspect(asking.giving_back(), PATIENCE_SECONDS)
+
+        return ask_by(self.run, back, asking)
 
 
 class AsyncCassandraStore(_EitherCassandraStore):
@@ -332,6 +377,15 @@ class AsyncCassandraStore(_EitherCassandraStore):
     def run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
         """Return a coroutine that runs steps on the session; see `Store`."""
         return drive_by_async(self._send, steps)
+
+    def ask(self, asking: Asking[T]) -> Coroutine[Any, Any, T]:
+        """Return a coroutine that runs steps that ask for leases; see `CassandraStore.ask`."""
+
+        async def back(error: BaseException) -> None:
+            if self._begins_to_end(asking, error):
+                await finish(drive_by_async(self._send, asking.giving_back()), error)
+
+        return ask_by_async(self.run, back, asking)
 
     async def _send(self, step: Any) -> Any:
         if isinstance(step, Sleep):

@@ -31,6 +31,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from workstealing.errors import Aborted, LayoutError
+from workstealing.store.grants import new_nonce
 from workstealing.store.operations import Sleep, Steps
 from workstealing.structures.layout import Versioned
 from workstealing.structures.time_shard_queue.cassandra_rows import (
@@ -42,6 +43,7 @@ from workstealing.structures.time_shard_queue.cassandra_rows import (
     LEASED,
     MESSAGES,
     Changes,
+    Claim,
     Lock,
     Now,
     Opened,
@@ -55,7 +57,14 @@ from workstealing.structures.time_shard_queue.cassandra_rows import (
 )
 from workstealing.structures.time_shard_queue.redis_store import KIND, read_rotation
 from workstealing.structures.time_shard_queue.rotation import Rotation
-from workstealing.structures.time_shard_queue.store import Buried, Due, Entry, Held, TimeShardCounts
+from workstealing.structures.time_shard_queue.store import (
+    AskedTakes,
+    Buried,
+    Due,
+    Entry,
+    Held,
+    TimeShardCounts,
+)
 
 T = TypeVar("T")
 
@@ -80,8 +89,11 @@ class CassandraTimeShards:
     acknowledgement three. A take is five, one of them a lightweight transaction; one that finds
     nothing is four.
     Every call raises LayoutError for foreign data or another rotation, and then has changed
-    nothing. It also raises cassandra-driver's errors; after a WriteTimeout of a take, leases that
-    nobody knows of end by themselves.
+    nothing. It also raises cassandra-driver's errors.
+
+    Each batch has a nonce, which stands in the lock that it writes. If its answer says neither that
+    it was applied nor that it was not, as a WriteTimeout does, the lock is read once more, and
+    tells.
     """
 
     def __init__(self, store: Any, name: bytes, rotation: Rotation) -> None:
@@ -144,23 +156,60 @@ class CassandraTimeShards:
         max_attempts: int,
         *,
         is_turn: bool,
+        asked: AskedTakes | None = None,
     ) -> Steps[list[Held]]:
         """Lease up to n messages that are due, in pieces of 50, each by one batch."""
+        asked = AskedTakes() if asked is None else asked
         taken: list[Held] = []
         more = True
         while more and len(taken) < n:
             wanted = min(n - len(taken), TAKEN_A_PIECE)
             piece = _Taking(self, consumer, lease_ms, wanted, max_attempts, is_turn=is_turn)
+            begun = len(asked.receipts)
             try:
-                found = yield from self.committed(time_shard, piece.look, _NOTHING)
+                found = yield from self.committed(time_shard, piece.look, _NOTHING, asked=asked)
                 messages = yield from self._messages(time_shard, found.held)
-            except self.faults:
+            except self.faults as error:
                 if not taken:
                     raise
+                if len(asked.receipts) > begun:
+                    asked.note_cut(error)
                 break
             more = found.more
             taken += messages
         return taken
+
+    def give_back(self, asked: AskedTakes) -> Steps[int]:
+        """End the leases of a call's batches that were applied; three round trips for each.
+
+        A batch that is still under way is never applied after that.
+        """
+        count = 0
+        for time_shard, claim in asked.receipts:
+            if (yield from self._was_applied(time_shard, claim)):
+                count += yield from self._release_all(time_shard, claim.result.held)
+        return count
+
+    def _release_all(self, time_shard: int, held: Sequence[Held]) -> Steps[int]:
+        """End leases of one take as `release` does, all by one batch."""
+        tokens = {each.id: each.token for each in held}
+
+        def look(opened: Opened) -> Steps[Changes[int]]:
+            rows = yield from self._rows(time_shard, list(tokens))
+            mine = [
+                row
+                for row in rows
+                if row.state == LEASED and _token(row) == tokens[id_of(time_shard, row.key)]
+            ]
+            if not mine:
+                return Changes(0)
+            again = min([opened.lock.again, *(row.due_ms for row in mine)])
+            changes = Changes(len(mine), replace(opened.lock, again=again))
+            for row in mine:
+                changes.move(row, AGAIN, row.due_ms, given_back=(row.given_back or 0) + 1)
+            return changes
+
+        return (yield from self.committed(time_shard, look, 0))
 
     def consume(self, time_shard: int, ids: Sequence[str]) -> Steps[int]:
         """Delete messages, whoever has them; three round trips."""
@@ -287,11 +336,13 @@ class CassandraTimeShards:
         nothing: T,
         *,
         once: bool = False,
+        asked: AskedTakes | None = None,
     ) -> Steps[T]:
         """Look at a time shard, and commit the changes that `look` returns.
 
         Arguments: look; nothing: the result where nothing was ever put; once: one attempt, as of a
-        recruit. Raises: Aborted if another writer came first, without `once` after 30 attempts.
+        recruit; asked: of a take, which keeps the claim of each batch that may have been applied.
+        Raises: Aborted if another writer came first, without `once` after 30 attempts.
         """
         pause = 0.001
         for _ in range(1 if once else _ATTEMPTS):
@@ -299,15 +350,57 @@ class CassandraTimeShards:
             if opened is None:
                 return nothing
             changes = yield from look(opened)
-            batch = changes.batch(self._key(time_shard), opened.lock)
-            if batch is None or (yield batch)[0][0]:
+            claim = Claim(new_nonce().decode(), opened.lock, changes.result)
+            batch = changes.batch(self._key(time_shard), opened.lock, claim.nonce)
+            if batch is None:
                 return changes.result
+            if asked is not None:
+                asked.receipts.append((time_shard, claim))
+            try:
+                is_applied = (yield batch)[0][0]
+            except self.store.unsure:
+                if once:
+                    raise
+                is_applied = yield from self._was_applied(time_shard, claim)
+            if is_applied:
+                return changes.result
+            if asked is not None:
+                asked.receipts.pop()
             if not once:
                 yield Sleep(random.uniform(0, pause))
                 pause = min(1.3 * pause, 0.1)
         raise Aborted(
             f"others changed time shard {time_shard} of the queue {self._text} before this process"
             f" could{'' if once else f', {_ATTEMPTS} times'}: nothing was changed"
+        )
+
+    def _was_applied(self, time_shard: int, claim: Claim) -> Steps[bool]:
+        """Say whether a batch was applied, whose answer did not; after that it never will be.
+
+        Two round trips. Raises: Aborted if too many others have come since.
+        """
+        key = self._key(time_shard)
+        for _ in range(_ATTEMPTS):
+            # This read brings to its end whatever the batch has begun.
+            rows = yield Query("settled_mark", key)
+            if not rows:
+                return False
+            lock = Lock.of(rows[0][1])
+            if lock.knows(claim.nonce):
+                return True
+            if lock.text != claim.before.text:
+                if lock.knows(claim.before.nonce):
+                    # Another one has come in its place.
+                    return False
+                break
+            # The batch may still be on its way to a coordinator: then it finds another lock.
+            fence = lock.written(new_nonce().decode())
+            if (yield Query("lock", (fence.text, *key, lock.text)))[0][0]:
+                return False
+        raise Aborted(
+            f"nobody knows whether time shard {time_shard} of the queue {self._text} was changed:"
+            " its answer was cut off, and others have changed it too often since; what was leased"
+            " ends by itself"
         )
 
     def places(
@@ -448,7 +541,8 @@ class CassandraTimeShards:
         found = yield from self._layout(new=True)
         assert found is not None
         self._require(found)
-        yield Query("new_mark", (*self._key(time_shard), self.mark, Lock().written().text))
+        lock = Lock().written(new_nonce().decode())
+        yield Query("new_mark", (*self._key(time_shard), self.mark, lock.text))
         opened = yield from self.read(time_shard)
         if opened is None:
             raise self._foreign("is being deleted")

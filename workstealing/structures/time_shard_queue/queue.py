@@ -149,7 +149,7 @@ class _TimeShardQueueOperations(Structure):
         time shard too, if there is nothing in the consumers'. Returns: a `Taken`, or None. Raises:
         ConfigurationError; LayoutError. One round trip; with drain_all at most N.
 
-        With Redis, a call that is interrupted or cut off releases what it has leased, and one that
+        A call that is interrupted or cut off releases what it has leased. With Redis, one that
         redis-py sends twice is answered by the same message.
         """
         checked, asked = _checked_taking(consumer, lease), self._asked()

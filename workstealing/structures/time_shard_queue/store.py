@@ -59,8 +59,11 @@ class Held(NamedTuple):
     ends_ms: int
 
 
-class AskedTakes(AskedPieces[tuple[int, bytes]]):
-    """The takes of one call; the receipt of each is its time shard and a nonce."""
+class AskedTakes(AskedPieces[tuple[int, Any]]):
+    """The takes of one call.
+
+    The receipt of each is its time shard, and what the store knows it again by: a nonce on Redis.
+    """
 
     def another(self, time_shard: int) -> bytes:
         """Note one more take of a time shard; return its nonce."""
