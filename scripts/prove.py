@@ -47,8 +47,27 @@ ATTACKS = (
     Attack(
         "signals",
         ("a signal handler",),
-        ("tests/laws/test_interruptions.py",),
+        (
+            "tests/laws/test_interruptions.py",
+            "tests/structures/durable_keys/test_grants.py",
+            "tests/structures/sharded_ick/test_grants.py",
+            "tests/structures/shuffle_queue/test_grants.py",
+            "tests/structures/time_shard_queue/test_grants.py",
+            "tests/structures/volatile_hashes/test_cached_faults.py",
+        ),
         "random_moments",
+    ),
+    Attack(
+        "greenlets",
+        ("a greenlet killed",),
+        (
+            "tests/structures/durable_keys/test_grants.py",
+            "tests/structures/sharded_ick/test_grants.py",
+            "tests/structures/shuffle_queue/test_grants.py",
+            "tests/structures/time_shard_queue/test_grants.py",
+            "tests/structures/volatile_hashes/test_cached_faults.py",
+        ),
+        "greenlets",
     ),
     Attack(
         "parity",
@@ -60,9 +79,12 @@ ATTACKS = (
         ("a reply that is cut off", "a task that is cancelled", "an exception at an opcode"),
         (
             "tests/structures/durable_keys/test_grants.py",
+            "tests/structures/log/test_grants.py",
             "tests/structures/sharded_ick/test_grants.py",
+            "tests/structures/shuffle_queue/test_grants.py",
             "tests/structures/time_shard_queue/test_grants.py",
         ),
+        "not AtRandom",
     ),
     Attack("protocols", ("a step of a namespace",), ("tests/jobs/test_moving_namespace.py",)),
     Attack(

@@ -15,7 +15,7 @@ from redis.exceptions import DataError, MaxConnectionsError, ResponseError, Time
 
 from workstealing.errors import WorkStealingError
 from workstealing.store.budget import Budget
-from workstealing.store.connection import Command
+from workstealing.store.connection import Command, spelled
 from workstealing.store.twin import Node, Twin
 
 # The time-out where the application's client has none; and how long a cancelled caller waits.
@@ -57,7 +57,7 @@ async def send_aside_async(twin: Twin, node: Node, commands: Sequence[Command]) 
         async with asyncio.timeout(_patience(twin, node)):
             await connection.connect()
             for each in commands:
-                await connection.send_command(*each)
+                await connection.send_command(*spelled(each))
             return [await _reply(connection) for _ in commands]
     finally:
         await connection.disconnect(nowait=True)

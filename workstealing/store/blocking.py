@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import Moved, OutOfTime, Unmapped, is_connection_fault
 from workstealing.store.budget import Budget
-from workstealing.store.connection import Command
+from workstealing.store.connection import Command, spelled
 from workstealing.store.twin import Twin
 
 # How much longer than the block the connection waits for the reply.
@@ -90,7 +90,7 @@ def _looking(  # noqa: PLR0917 - as `ask`
     """Wait for the reply, and look in between; what a look raises comes into `failed`."""
     end = time.monotonic() + limit
     try:
-        connection.send_command(*command)
+        connection.send_command(*spelled(command))
         while not connection.can_read(pause):
             if time.monotonic() > end:
                 raise TimeoutError("the server does not end a wait in time")
@@ -135,7 +135,7 @@ class AsyncAsker:
             limit = seconds + MARGIN_SECONDS
             async with asyncio.timeout(limit if look is None else MARGIN_SECONDS):
                 await connection.connect()
-                await connection.send_command(*command)
+                await connection.send_command(*spelled(command))
                 if look is None:
                     reply = await connection.read_response(timeout=limit)
             if look is not None:

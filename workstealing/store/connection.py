@@ -317,7 +317,7 @@ class OneAttempt(AbstractConnection):
         SENT.round_trips += 1
         pack = self._command_packer.pack
         text = b"".join(
-            part for command in (*before, *commands) for part in pack(*map(_as_text, command))
+            part for command in (*before, *commands) for part in pack(*spelled(command))
         )
         begun = SYSTEM_CLOCK.monotonic()
         self.send_packed_command([text], check_health=False)
@@ -352,10 +352,14 @@ class OneAttempt(AbstractConnection):
             return error
 
 
-def _as_text(argument: Any) -> Any:
-    """Return a number as text: hiredis crashes if a signal's handler raises while it makes one."""
-    kind = type(argument)
-    return repr(argument) if kind is int or kind is float else argument
+def spelled(words: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a command's words with its numbers as texts, as redis-py sends them.
+
+    hiredis crashes if a signal's handler raises while it makes a number's text.
+    """
+    return tuple(
+        [repr(each) if type(each) is int or type(each) is float else each for each in words]
+    )
 
 
 def takes_no_writes(reply: ResponseError) -> bool:

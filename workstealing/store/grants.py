@@ -185,8 +185,15 @@ def give_back(client: Any, asking: Asking[Any], error: BaseException) -> None:
     Within the time-out of the application's client, on a connection of its own. Raises nothing
     about it: the grant ends by itself.
     """
-    if not asking.begins_to_end(error):
-        return
+    if asking.begins_to_end(error):
+        run_aside(client, asking.giving_back())
+
+
+def run_aside(client: Any, steps: Steps[Any]) -> None:
+    """Run steps that give something back on a connection of their own, which nobody else uses.
+
+    Arguments: client: the application's, whose time-out bounds each step; steps. Raises nothing.
+    """
     twin = twin_of(client)
 
     def send(step: Any) -> Any:
@@ -194,7 +201,7 @@ def give_back(client: Any, asking: Asking[Any], error: BaseException) -> None:
 
     # The caller's own error says more.
     with contextlib.suppress(Exception):
-        drive_by(send, asking.giving_back())
+        drive_by(send, steps)
 
 
 async def give_back_async(client: Any, asking: Asking[Any], error: BaseException) -> None:

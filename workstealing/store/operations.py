@@ -30,7 +30,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from workstealing.store import uncached
 from workstealing.store.blocking import AsyncAsker, ask
-from workstealing.store.connection import as_layout_error, checked
+from workstealing.store.connection import as_layout_error, checked, spelled
 from workstealing.store.once import SentOnce, once_on_cluster, sending_once
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Twin, is_cluster
@@ -91,14 +91,14 @@ class Operation:
     def by_digest(self) -> tuple[Any, ...]:
         """Return the command that names the script by its digest."""
         if self.script is None:
-            return self.args
-        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+            return spelled(self.args)
+        return spelled(("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args))
 
     def by_text(self) -> tuple[Any, ...]:
         """Return the command that carries the script's text, and makes the server know it."""
         if self.script is None:
-            return self.args
-        return ("EVAL", self.script.body, len(self.keys), *self.keys, *self.args)
+            return spelled(self.args)
+        return spelled(("EVAL", self.script.body, len(self.keys), *self.keys, *self.args))
 
 
 def command(
@@ -161,7 +161,7 @@ class RoundTrip:
         """Add an operation."""
         script = operation.script
         if script is None:
-            self._queue(operation, operation.args)
+            self._queue(operation, operation.by_text())
             return
         # The first use of a script carries its text, so that the server knows it for the rest;
         # on a cluster each use does, because each may go to another node.
@@ -236,12 +236,9 @@ def run(client: Any, operation: Operation) -> Any:
         return operation.read(_run_once(client, operation))
     if script is None:
         return operation.read(uncached.ask(client, operation.args, operation.options))
-    keys, options = operation.keys, operation.options
+    options = operation.options
     try:
-        # As by_digest(), without making the command twice.
-        reply = client.execute_command(
-            "EVALSHA", script.sha, len(keys), *keys, *operation.args, **options
-        )
+        reply = client.execute_command(*operation.by_digest(), **options)
     except NoScriptError:
         reply = client.execute_command(*operation.by_text(), **options)
     return operation.read(reply)
@@ -358,7 +355,7 @@ async def drive_async(
             if isinstance(step, Operation):
                 reply = await run_async(client, step)
             elif isinstance(step, tuple):
-                reply = await client.execute_command(*step)
+                reply = await client.execute_command(*spelled(step))
             elif isinstance(step, RoundTrip):
                 reply = await step.send_async()
             elif isinstance(step, Sleep):

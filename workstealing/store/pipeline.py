@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from redis.exceptions import RedisError, ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.connection import as_layout_error
+from workstealing.store.connection import as_layout_error, spelled
 from workstealing.store.grants import Asking, ask_for, ask_for_async
 from workstealing.store.operations import (
     Operation,
@@ -213,7 +213,7 @@ def _fill(trip: RoundTrip, queued: Any) -> Any:
         for operation in step:
             trip.add(operation)
     else:
-        trip.target.execute_command(*step)
+        trip.target.execute_command(*spelled(step))
     return step
 
 

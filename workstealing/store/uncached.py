@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from workstealing.store.connection import spelled
 from workstealing.store.twin import is_cluster
 
 
@@ -26,6 +27,7 @@ def ask(client: Any, words: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     Arguments: client; words: the command; options: those of redis-py by which the reply is parsed.
     One round trip.
     """
+    words = spelled(words)
     if not keeps_replies(client):
         return client.execute_command(*words, **options)
     # A pipeline has a form of its own on the wire, which the cache does not look into.

@@ -21,6 +21,8 @@ from support.grants import (
     every_cancel,
     every_cut,
     every_opcode,
+    greenlets_killed,
+    signals_at_random_moments,
 )
 from support.interruptions import Interruption, alarms
 from support.patience import patient  # noqa: F401 - an autouse fixture
@@ -342,3 +344,15 @@ class TestInterrupted:
                 wait_until(lambda: held(direct) == [], "the lease to be free")
                 client.close()
         assert landed > 10
+
+
+@pytest.mark.real
+@pytest.mark.slow
+class TestAtRandom:
+    # Python itself drops what is raised in a finalizer, redis-py's among them.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_signals_at_random_moments(self, redis7: RedisServer) -> None:
+        signals_at_random_moments(redis7, "durable keys")
+
+    def test_greenlets_killed_at_random(self, redis7: RedisServer) -> None:
+        greenlets_killed(redis7, "durable keys")

@@ -19,6 +19,8 @@ from support.grants import (
     every_cancel,
     every_cut,
     every_opcode,
+    greenlets_killed,
+    signals_at_random_moments,
 )
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
@@ -253,3 +255,15 @@ def test_a_consumer_whose_layout_is_outdated_keeps_no_lease(redis7: RedisServer)
     while not other.resize(4).done:
         pass
     assert len(other.lease_all("another")) == 4
+
+
+@pytest.mark.real
+@pytest.mark.slow
+class TestAtRandom:
+    # Python itself drops what is raised in a finalizer, redis-py's among them.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_signals_at_random_moments(self, redis7: RedisServer) -> None:
+        signals_at_random_moments(redis7, "sharded ick")
+
+    def test_greenlets_killed_at_random(self, redis7: RedisServer) -> None:
+        greenlets_killed(redis7, "sharded ick")

@@ -14,7 +14,15 @@ import redis.asyncio as redis_asyncio
 from support.any_server import AnyServer
 from support.delaying_relay import DelayingRelay
 from support.faulty_server import FaultyServer
-from support.grants import eventually, every_async_cut, every_cancel, every_cut, every_opcode
+from support.grants import (
+    eventually,
+    every_async_cut,
+    every_cancel,
+    every_cut,
+    every_opcode,
+    greenlets_killed,
+    signals_at_random_moments,
+)
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
@@ -436,3 +444,15 @@ def test_interrupted_at_every_opcode(redis7: RedisServer, how: str) -> None:
 
     call()
     every_opcode(call, free)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+class TestAtRandom:
+    # Python itself drops what is raised in a finalizer, redis-py's among them.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_signals_at_random_moments(self, redis7: RedisServer) -> None:
+        signals_at_random_moments(redis7, "shuffle queue")
+
+    def test_greenlets_killed_at_random(self, redis7: RedisServer) -> None:
+        greenlets_killed(redis7, "shuffle queue")

@@ -18,6 +18,8 @@ from support.grants import (
     every_cancel,
     every_cut,
     every_opcode,
+    greenlets_killed,
+    signals_at_random_moments,
 )
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
@@ -234,3 +236,15 @@ def test_interrupted_at_every_opcode(redis7: RedisServer, clock: SetClock) -> No
     shards: Any = queue.time_shards
     mine_names = shards.names(queue.rotation.consuming(queue.now_ms()))
     every_opcode(call, lambda: all_back(queue))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+class TestAtRandom:
+    # Python itself drops what is raised in a finalizer, redis-py's among them.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_signals_at_random_moments(self, redis7: RedisServer) -> None:
+        signals_at_random_moments(redis7, "time shard queue")
+
+    def test_greenlets_killed_at_random(self, redis7: RedisServer) -> None:
+        greenlets_killed(redis7, "time shard queue")

@@ -22,7 +22,13 @@ from redis.retry import Retry
 from rq.timeouts import JobTimeoutException
 
 from support.faulty_server import FaultyServer
-from support.grants import every_async_cut, every_cancel, every_cut
+from support.grants import (
+    every_async_cut,
+    every_cancel,
+    every_cut,
+    greenlets_killed,
+    signals_at_random_moments,
+)
 from support.processes import free_port
 from support.servers import RedisServer
 from workstealing import Recruiter
@@ -486,3 +492,15 @@ def test_what_enlists_nobody_is_refused_when_it_is_given(redis7: RedisServer, wr
     for kind in (hashes, AsyncVolatileHashes(redis7.async_client(), "cached")):
         with pytest.raises(ConfigurationError, match="enlists nobody: give a Recruiter"):
             kind.cached(ttl=5, key="k", recruiter=wrong)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+class TestAtRandom:
+    # Python itself drops what is raised in a finalizer, redis-py's among them.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_signals_at_random_moments(self, redis7: RedisServer) -> None:
+        signals_at_random_moments(redis7, "volatile hashes")
+
+    def test_greenlets_killed_at_random(self, redis7: RedisServer) -> None:
+        greenlets_killed(redis7, "volatile hashes")

@@ -26,6 +26,7 @@ from workstealing.clock import SYSTEM_CLOCK, seconds_of
 from workstealing.errors import ConfigurationError, is_connection_fault
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
+from workstealing.store.aside import leaves_open
 from workstealing.store.once import MayRepeat
 from workstealing.store.operations import Sleep
 
@@ -76,21 +77,24 @@ class ComputingTurn:
 
     Attributes: key and field, the place of the result; began, the monotonic time when the lease was
     asked for; token, its value, None: there is no lease to give back; is_sure, whether Redis has
-    said that the lease is this call's; keeps, whether the result is to be kept.
+    said that the lease is this call's; is_cut, whether a command was interrupted, so that the
+    client's connection may still owe its reply; keeps, whether the result is to be kept.
     """
 
-    __slots__ = ("began", "field", "is_sure", "keeps", "key", "token")
+    __slots__ = ("began", "field", "is_cut", "is_sure", "keeps", "key", "token")
 
     def __init__(self, place: tuple[str, str] | None = None) -> None:
         self.key, self.field = ("", "") if place is None else place
         self.began = 0.0
         self.token: str | None = None
         self.is_sure = False
+        self.is_cut = False
         self.keeps = True
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Take note of a fault, after which a lease may be another caller's."""
         self.is_sure = False
+        self.is_cut = self.is_cut or leaves_open(error)
         if is_connection_fault(error):
             # Giving it back would hold the caller up for another time-out.
             self.token = None
@@ -295,14 +299,17 @@ class CachedResults(Generic[P, R]):
 
     def _giving_back(self, turn: ComputingTurn) -> Requests[None]:
         if not self._is_ours(turn):
+            turn.token = None
             return
         leases = leases_beside(turn.key)
         if not turn.is_sure:
             # A command was cut off, so nobody knows whether it was done.
             (held,) = yield ("HMGET", leases, turn.field)
             if held is None or bytes(held).decode("ascii", "replace") != turn.token:
+                turn.token = None
                 return
         yield ("HDEL", leases, turn.field)
+        turn.token = None
 
     def _is_ours(self, turn: ComputingTurn) -> bool:
         """Say whether the lease, if there is one, cannot have ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import sys
@@ -13,7 +14,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from workstealing.clock import Duration
 from workstealing.recruiting.deferral import Enlister, defer
 from workstealing.store.aside import PATIENCE_SECONDS, finish
-from workstealing.store.operations import AS_BYTES, Sleep, drive_by, drive_by_async
+from workstealing.store.grants import run_aside
+from workstealing.store.operations import AS_BYTES, Sleep, Steps, drive_by, drive_by_async
 from workstealing.structures.volatile_hashes.cached_results import (
     CachedEntry,
     CachedResults,
@@ -68,7 +70,16 @@ class CachedFunction(CachedResults[P, R]):
         finally:
             # After an exception of whatever kind, too: others need not wait for nobody.
             if turn.token is not None:
-                self._quietly(turn, self._giving_back(turn))
+                try:
+                    if not turn.is_cut:
+                        self._quietly(turn, self._giving_back(turn))
+                except BaseException as error:
+                    turn.fail(error)
+                    raise
+                finally:
+                    # That, too, may have been interrupted.
+                    if turn.token is not None and turn.is_cut:
+                        self._give_back_aside(turn)
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute the result now, whatever is kept, and keep it. One round trip.
@@ -100,6 +111,9 @@ class CachedFunction(CachedResults[P, R]):
             turn.fail(error)
             self._fault(error)
             return None
+        except BaseException as error:
+            turn.fail(error)
+            raise
         return entry
 
     def _keep(self, turn: ComputingTurn, value: Any, cost: float) -> None:
@@ -110,15 +124,30 @@ class CachedFunction(CachedResults[P, R]):
         else:
             self._quietly(turn, self._storing(turn, content, cost))
 
+    def _give_back_aside(self, turn: ComputingTurn) -> None:
+        """Give the lease back on a connection of its own: the client's may still owe a reply."""
+        # On a fleet, the hash's own node.
+        node_of = getattr(self._hashes, "_node_of", None)
+        hashes = self._hashes if node_of is None else node_of((turn.key,))
+
+        def steps() -> Steps[None]:
+            requests, reply = self._giving_back(turn), None
+            with contextlib.suppress(StopIteration):
+                while True:
+                    request = requests.send(reply)
+                    reply = yield from hashes._command_steps(request, AS_BYTES)  # noqa: SLF001
+
+        run_aside(hashes.client, steps())
+
     def _quietly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
         try:
             drive_by(self._send, requests)
         except Exception as error:  # noqa: BLE001 - as in `_look`
             turn.fail(error)
             self._fault(error)
-        except BaseException:
+        except BaseException as error:
             # Nobody knows whether it was done.
-            turn.is_sure = False
+            turn.fail(error)
             raise
 
     def _send(self, request: Any) -> Any:
