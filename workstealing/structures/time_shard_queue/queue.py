@@ -329,6 +329,7 @@ class _TimeShardQueueOperations(Structure):
             # Backwards: the oldest time shards come first, and the producers' comes near the end.
             time_shard = (mine - i) % self.rotation.time_shards
             wanted = n - len(taken)
+            begun = 0 if asked is None else len(asked.receipts)
             try:
                 held = yield from shards.take(
                     *(time_shard, consumer, lease_ms, wanted, self.max_attempts),
@@ -338,7 +339,7 @@ class _TimeShardQueueOperations(Structure):
             except self.time_shards.faults as error:
                 if not taken:
                     raise
-                if asked is not None:
+                if asked is not None and len(asked.receipts) > begun:
                     asked.note_cut(error)
                 # Else the caller would lose its messages, which some such takes would set aside.
                 break
