@@ -73,5 +73,5 @@ def test_of_a_pipeline(redis7: RedisServer, sent: list[Any]) -> None:
     assert numbers_in(sent) == []
 
 
-def test_the_texts_are_those_of_redis_py() -> None:
-    assert spelled(("SET", 5, -2.5, b"x", True)) == ("SET", "5", "-2.5", b"x", True)
+def test_the_bytes_are_those_of_redis_py() -> None:
+    assert spelled(("SET", 5, -2.5, b"x", True)) == ("SET", b"5", b"-2.5", b"x", True)

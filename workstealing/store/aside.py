@@ -21,7 +21,7 @@ from workstealing.store.twin import Node, Twin
 # The time-out where the application's client has none; and how long a cancelled caller waits.
 PATIENCE_SECONDS = 1.0
 # An event loop itself holds its tasks weakly.
-_tasks: set[asyncio.Task[None]] = set()
+_tasks: set[asyncio.Task[Any]] = set()
 _CERTAIN = (WorkStealingError, ResponseError, DataError, MaxConnectionsError)
 
 
@@ -74,25 +74,27 @@ def _patience(twin: Twin, node: Node) -> float:
     return float(twin.settings_of(node)[1].get("socket_timeout") or PATIENCE_SECONDS)
 
 
-async def finish(work: Coroutine[Any, Any, None], interruption: BaseException | None) -> None:
+async def finish(work: Coroutine[Any, Any, Any], interruption: BaseException | None) -> bool:
     """Let work go on to its end in a task of its own, which a cancelled caller cannot cancel.
 
     The caller waits for it for a bounded time; not at all if it is being closed, when nobody can
-    await any more. Work that raises is over; it raises nothing here.
+    await any more. Returns: whether the work is done. Work that raises is over; it raises nothing
+    here.
     """
     try:
         task = asyncio.get_running_loop().create_task(work)
     except RuntimeError:
         # A coroutine that is closed after its event loop.
         work.close()
-        return
+        return False
     _tasks.add(task)
     task.add_done_callback(_forget)
     if not isinstance(interruption, GeneratorExit):
         await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
-def _forget(task: asyncio.Task[None]) -> None:
+def _forget(task: asyncio.Task[Any]) -> None:
     _tasks.discard(task)
     if not task.cancelled():
         # Retrieved, so that the event loop does not log it.

@@ -353,12 +353,15 @@ class OneAttempt(AbstractConnection):
 
 
 def spelled(words: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a command's words with its numbers as texts, as redis-py sends them.
+    """Return a command's words with its numbers as the bytes that redis-py sends for them.
 
     hiredis crashes if a signal's handler raises while it makes a number's text.
     """
     return tuple(
-        [repr(each) if type(each) is int or type(each) is float else each for each in words]
+        [
+            repr(each).encode() if type(each) is int or type(each) is float else each
+            for each in words
+        ]
     )
 
 

@@ -8,7 +8,6 @@ nonce alone the grant is given back, when the asker is interrupted before it has
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
@@ -119,7 +118,7 @@ class Asking(Generic[T]):
 
 
 def ask_by(
-    run: Callable[[Steps[T]], T], back: Callable[[BaseException], None], asking: Asking[T]
+    run: Callable[[Steps[T]], T], back: Callable[[BaseException], object], asking: Asking[T]
 ) -> T:
     """Run steps that ask for a grant; if that is interrupted, give it back.
 
@@ -140,7 +139,7 @@ def ask_by(
 
 async def ask_by_async(
     run: Callable[[Steps[T]], Awaitable[T]],
-    back: Callable[[BaseException], Awaitable[None]],
+    back: Callable[[BaseException], Awaitable[object]],
     asking: Asking[T],
 ) -> T:
     """Run steps that ask for a grant, by what is awaited; see `ask_by`."""
@@ -179,41 +178,43 @@ async def ask_for_async(
     )
 
 
-def give_back(client: Any, asking: Asking[Any], error: BaseException) -> None:
+def give_back(client: Any, asking: Asking[Any], error: BaseException) -> bool:
     """Give a grant back, once, after an error that leaves open whether there is one.
 
-    Within the time-out of the application's client, on a connection of its own. Raises nothing
-    about it: the grant ends by itself.
+    Within the time-out of the application's client, on a connection of its own. Returns: whether
+    it was given back now. Raises nothing about it: the grant ends by itself.
     """
-    if asking.begins_to_end(error):
-        run_aside(client, asking.giving_back())
+    return asking.begins_to_end(error) and run_aside(client, asking.giving_back())
 
 
-def run_aside(client: Any, steps: Steps[Any]) -> None:
+def run_aside(client: Any, steps: Steps[Any]) -> bool:
     """Run steps that give something back on a connection of their own, which nobody else uses.
 
-    Arguments: client: the application's, whose time-out bounds each step; steps. Raises nothing.
+    Arguments: client: the application's, whose time-out bounds each step; steps. Returns: whether
+    they came to their end; if not, it raises nothing.
     """
     twin = twin_of(client)
 
     def send(step: Any) -> Any:
         return drive_by(lambda trip: send_aside(twin, *trip), _aside(twin, step))
 
-    # The caller's own error says more.
-    with contextlib.suppress(Exception):
+    try:
         drive_by(send, steps)
+    except Exception:  # noqa: BLE001 - the caller's own error says more
+        return False
+    return True
 
 
-async def give_back_async(client: Any, asking: Asking[Any], error: BaseException) -> None:
+async def give_back_async(client: Any, asking: Asking[Any], error: BaseException) -> bool:
     """Give a grant back as `give_back` does, in a task of its own."""
     if not asking.begins_to_end(error):
-        return
+        return False
     twin = twin_of(client)
 
     async def send(step: Any) -> Any:
         return await drive_by_async(lambda trip: send_aside_async(twin, *trip), _aside(twin, step))
 
-    await finish(drive_by_async(send, asking.giving_back()), error)
+    return await finish(drive_by_async(send, asking.giving_back()), error)
 
 
 def _aside(twin: Twin, step: Any) -> Generator[tuple[Node, list[Any]], list[Any], Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -121,6 +121,27 @@ class TestNonces:
         token = keys.acquire("lease", 10, nonce="mine")
         assert keys.client.get("lease") == str(token).encode()
 
+    def test_no_fencing_number_goes_back(self, keys: DurableKeys) -> None:
+        """Whatever ended the lease before, and whoever asks, by whichever nonce."""
+        last = 0
+        ends: list[Callable[[int], Any]] = [
+            lambda token: keys.release("lease", token),
+            lambda _: keys.release("lease", nonce="mine"),
+            lambda _: keys.delete("lease"),
+            lambda _: (keys.set("lease", "another"), keys.delete("lease")),
+            lambda token: (keys.extend("lease", token, 60), keys.release("lease", token)),
+            lambda _: keys.client.delete("lease"),
+        ]
+        for turn in range(3 * len(ends)):
+            nonce = "mine" if turn % len(ends) == 1 else None
+            shifted = later(keys, turn * 2 * MINUTE_MS)
+            token = shifted.acquire("lease", 30, nonce=nonce)
+            assert token
+            assert shifted.acquire("lease", 30) is None
+            assert token > last
+            last = token
+            ends[turn % len(ends)](token)
+
     def test_all_is_collected(self, keys: DurableKeys) -> None:
         keys.acquire("lease", 10, nonce="mine")
         keys.release("other", nonce="late")
@@ -204,6 +225,34 @@ class TestCutReplies:
             assert held(direct) == [], door.names()
         assert len(tokens) > 5
         assert tokens == sorted(set(tokens))
+
+    @pytest.mark.parametrize("by", ["token", "nonce"])
+    def test_a_release_says_nothing_that_nobody_knows(
+        self, redis7: RedisServer, door: FaultyServer, by: str
+    ) -> None:
+        direct = redis7.client()
+        warm(direct)
+        keys: DurableKeys = DurableKeys(redis.Redis(port=door.port, protocol=2), "grants")
+        token = keys.acquire("lease", 30, nonce="n")
+        door.fail(len(door.seen) + 1, "cut")
+        with pytest.raises(redis.ConnectionError, match="not known"):
+            keys.release("lease", token) if by == "token" else keys.release("lease", nonce="n")
+        assert held(direct) == []
+
+    def test_a_block_whose_release_was_cut_off_ends_well(
+        self, redis7: RedisServer, door: FaultyServer
+    ) -> None:
+        """Nobody knows then whether the lease was kept, but it is not held any more."""
+        direct = redis7.client()
+        warm(direct)
+        keys: DurableKeys = DurableKeys(redis.Redis(port=door.port, protocol=2), "grants")
+        with keys.lock("lease", 30) as lease:
+            door.fail(len(door.seen) + 1, "cut")
+        assert lease.kept is None
+        assert held(direct) == []
+        with keys.lock("lease", 30) as again:
+            assert again.token
+        assert again.kept is True
 
     @pytest.mark.parametrize("how", ASKS)
     async def test_on_an_asyncio_client(

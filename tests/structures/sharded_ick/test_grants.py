@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,7 @@ from support.grants import (
 )
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
-from workstealing.store.operations import drive
+from workstealing.store.operations import Operation, drive
 from workstealing.structures import AsyncShardedIck, ShardedIck
 from workstealing.structures.sharded_ick.leasing import AskedLeases, Holder, look, taking
 from workstealing.structures.sharded_ick.sharded import IckLease
@@ -89,6 +90,10 @@ def asking(sharded: ShardedIck, asked: AskedLeases, shard: int = 0, **options: A
     return drive(sharded.client, steps)[0]
 
 
+def one(operation: Operation) -> Any:
+    return (yield operation)
+
+
 @pytest.mark.contract
 class TestNonces:
     def test_the_same_nonce_is_answered_by_the_same_lease(self, any_server: AnyServer) -> None:
@@ -114,6 +119,36 @@ class TestNonces:
         assert int(token) > int(first)
         drive(sharded.client, asked.give_back(sharded.core))
         assert asking(sharded, other) == token
+
+    def test_a_release_that_is_sent_again(self, any_server: AnyServer) -> None:
+        sharded = begin(any_server.client())
+        with sharded.lease("worker") as ick:
+            assert ick.release() is True
+            assert ick.release() is True
+            # A lease that ran out was not released.
+            with sharded_on(sharded.client).lease("late", lease=0.001) as late:
+                time.sleep(0.01)
+                assert late.release() is False
+        everything = sharded.lease_all("another")
+        assert ick.release() is False
+        assert everything.release() == []
+
+    def test_no_fencing_number_goes_back(self, any_server: AnyServer) -> None:
+        """Whatever ended the lease before: a release, a nonce, its time, or a takeover."""
+        sharded, last = begin(any_server.client()), 0
+        for turn in range(12):
+            mine, asked = sharded_on(sharded.client, turn * 2 * MINUTE_MS), AskedLeases()
+            token = asking(mine, asked, take_over=turn % 4 == 0)
+            assert int(token) > last
+            last = int(token)
+            if turn % 4 == 1:
+                drive(sharded.client, asked.give_back(mine.core))
+            elif turn % 4 == 2:
+                names = mine.core.names(0)
+                operation = Operation(
+                    mine.core.script("sharded_ick/release"), (names.lease,), (token,)
+                )
+                assert drive(sharded.client, one(operation)) == 1
 
     def test_a_nonce_is_withdrawn_for_a_minute(self, any_server: AnyServer) -> None:
         sharded = begin(any_server.client())

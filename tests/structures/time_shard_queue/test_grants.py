@@ -96,6 +96,25 @@ class TestNonces:
         assert {each[0] for each in first} <= {each[0] for each in again}
         assert drive(queue.store.client, shards.give_back(asked)) == 0
 
+    def test_no_token_goes_back(self, any_server: AnyServer, clock: SetClock) -> None:
+        """Whatever ended the lease before: a release, a withdrawal, or its time."""
+        queue = filled(any_server.client(), clock)
+        shards: Any = queue.time_shards
+        last: dict[str, int] = {}
+        for turn in range(9):
+            asked = AskedTakes()
+            taken = self.take(queue, asked, b"nonce %d" % turn, 1 + turn % MESSAGES)
+            assert taken
+            for id_, token, _ in taken:
+                assert int(token) > last.get(id_, 0)
+                last[id_] = int(token)
+            if turn % 3:
+                assert drive(queue.store.client, shards.give_back(asked)) == len(taken)
+            else:
+                for id_, _, _ in taken:
+                    assert queue.release(id_)
+        assert len(last) == MESSAGES
+
     def test_receipts_go(self, any_server: AnyServer, clock: SetClock) -> None:
         client = any_server.client()
         queue = filled(client, clock)

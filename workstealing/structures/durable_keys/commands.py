@@ -138,7 +138,8 @@ class _KeySurface:
         nonce, does not hold the lease (any more), and the lease is not changed. After a release by
         nonce, this nonce is granted nothing for a minute: its `acquire` may still be under way.
         Raises: ConfigurationError for an unusable token or nonce; LayoutError; errors of redis-py.
-        One round trip.
+        It is sent once, whatever the client's retries: a lost reply raises a ConnectionError, and
+        then another call does no harm. One round trip.
 
         The value of a lease is its token, of 16 digits (17 from the year 2286 on). A number of as
         many digits that you `set` can be released like a lease; no other value can.
@@ -367,13 +368,15 @@ class KeyTranslator:
         if word == "PERSIST":
             return self._writing("persist", layout, args[1], args[2:], bool)
         if word in ("RELEASE", "EXTEND"):
-            return self._on_lease(word.lower(), layout, args[1], (), args[2:], bool)
+            # A second time it would say that the lease was not held.
+            once = word == "RELEASE"
+            return self._on_lease(word.lower(), layout, args[1], (), args[2:], bool, once=once)
         if word in ("ACQUIRE", "WITHDRAW"):
             name, nonce = to_bytes(args[1]), args[-1]
-            withdrawn = self._names.withdrawn(name, nonce)
+            beside: tuple[bytes, ...] = (self._names.withdrawn(name, nonce),)
             if word == "WITHDRAW":
-                return self._on_lease("withdraw", layout, name, (withdrawn,), (nonce,), bool)
-            beside = (withdrawn, self._names.fence(layout.shard_of(key_slot(name))))
+                return self._on_lease("withdraw", layout, name, beside, (nonce,), bool, once=True)
+            beside += (self._names.fence(layout.shard_of(key_slot(name))),)
             return self._on_lease("acquire", layout, name, beside, args[2:], _optional_int)
         raise ResponseError(f"durable keys do not have the command {word}")
 
@@ -403,10 +406,13 @@ class KeyTranslator:
         beside: tuple[bytes, ...],
         values: Arguments,
         read: Reader,
+        *,
+        once: bool = False,
     ) -> Pieces:
         raw = to_bytes(name)
         keys = (*self._names.for_writing(raw, layout), self._names.grant(raw), *beside)
-        return Pieces((Operation(self.script(script), keys, (layout.mark, *values), read),))
+        args = (layout.mark, *values)
+        return Pieces((Operation(self.script(script), keys, args, read, once=once),))
 
     def _each(self, script: str, layout: Layout, names: Arguments, word: str = "") -> Pieces:
         """Return the pieces of a command that counts, one script for each slot on a cluster."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration
-from workstealing.errors import Aborted, ConfigurationError
+from workstealing.errors import Aborted, ConfigurationError, is_connection_fault
 from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
 from workstealing.store.grants import (
@@ -221,7 +221,7 @@ class _LeaseBlock:
 
     Attribute: kept: None until the block has ended; then True if the lease was still held when it
     was released, False if it had run out, so that somebody else may have worked meanwhile. It stays
-    None if nobody knows, because the release was interrupted.
+    None if nobody knows, because the release was interrupted, or its reply was lost.
     """
 
     def __init__(self, name: Any, lease: Duration) -> None:
@@ -283,10 +283,13 @@ class Lease(_LeaseBlock):
             self.kept = self._home.release(self.name, self.token)
             self._token = None
         except BaseException as error:
-            give_back(self._home.client, self._asking, error)
+            is_back = give_back(self._home.client, self._asking, error)
             self._token = None
-            # The block's own error says more, and the lease ends by itself.
-            if kind is None or not isinstance(error, Exception):
+            # After a fault of the connection it has been released by its nonce. The block's own
+            # error says more, and the lease ends by itself.
+            if not isinstance(error, Exception) or (
+                kind is None and not (is_back and is_connection_fault(error))
+            ):
                 raise
 
 
@@ -321,10 +324,13 @@ class AsyncLease(_LeaseBlock):
             self.kept = await self._home.release(self.name, self.token)
             self._token = None
         except BaseException as error:
-            await give_back_async(self._home.client, self._asking, error)
+            is_back = await give_back_async(self._home.client, self._asking, error)
             self._token = None
-            # The block's own error says more, and the lease ends by itself.
-            if kind is None or not isinstance(error, Exception):
+            # After a fault of the connection it has been released by its nonce. The block's own
+            # error says more, and the lease ends by itself.
+            if not isinstance(error, Exception) or (
+                kind is None and not (is_back and is_connection_fault(error))
+            ):
                 raise
 
 
