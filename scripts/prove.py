@@ -84,7 +84,10 @@ ATTACKS = (
     ),
     Attack(
         "grants",
-        ("a reply that is cut off", "a task that is cancelled", "an exception at an opcode"),
+        (
+            *("a reply that is cut off", "a task that is cancelled", "an exception at an opcode"),
+            "an answer that does not say",
+        ),
         (
             "tests/structures/durable_keys/test_grants.py",
             "tests/structures/log/test_grants.py",
