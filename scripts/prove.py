@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -113,9 +114,15 @@ ATTACKS = (
 
 def load() -> dict[tuple[str, str, str], list[int]]:
     """Return the sums: attack, structure and server -> tried, lost, held, wrong."""
+    return {(row[0], row[1], row[2]): row[3:] for row in _kept()["sums"]}
+
+
+def _kept() -> dict[str, Any]:
+    """Return the sums as they are kept, and the seeds of the runs by the attack's name."""
     if not SUMS.exists():
-        return {}
-    return {(row[0], row[1], row[2]): row[3:] for row in json.loads(SUMS.read_text("utf-8"))}
+        return {"sums": [], "seeds": {}}
+    kept: dict[str, Any] = json.loads(SUMS.read_text("utf-8"))
+    return kept
 
 
 def add(
@@ -142,10 +149,20 @@ def table(sums: Mapping[tuple[str, str, str], Sequence[int]]) -> str:
     return "\n".join(lines)
 
 
-def write(sums: Mapping[tuple[str, str, str], Sequence[int]]) -> None:
-    """Write the sums, and the page's table."""
+def write(
+    sums: Mapping[tuple[str, str, str], Sequence[int]], of: str | None = None, seed: int = 0
+) -> None:
+    """Write the sums, and the page's table.
+
+    Arguments: sums; of: the name of the attack that was run, and its seed.
+    """
+    seeds: dict[str, list[int]] = _kept()["seeds"]
+    if of is not None:
+        seeds.setdefault(of, []).append(seed)
     rows = [json.dumps([*key, *numbers]) for key, numbers in sorted(sums.items())]
-    SUMS.write_text("[\n " + ",\n ".join(rows) + "\n]\n", "utf-8")
+    runs = [f"{json.dumps(name)}: {json.dumps(each)}" for name, each in sorted(seeds.items())]
+    text = '{\n"sums": [\n ' + ",\n ".join(rows) + '\n],\n"seeds": {\n ' + ",\n ".join(runs)
+    SUMS.write_text(text + "\n}\n}\n", "utf-8")
     text = PAGE.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -189,7 +206,7 @@ def main() -> int:
             if not lines:
                 print(f"FAILED  {attack.name} has tried nothing")
                 return 1
-            write(add(load(), lines))
+            write(add(load(), lines), attack.name, seed)
             if failed:
                 print(f"FAILED  {attack.name}: repeat it by --only {attack.name} --seed {seed}")
                 status = 1

@@ -85,6 +85,21 @@ def test_the_page_says_what_was_summed_up(prove: ModuleType) -> None:
     assert prove.table(prove.load()) in prove.PAGE.read_text()
 
 
+def test_a_run_is_kept_with_its_seed(
+    prove: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "proof.md"
+    page.write_text(f"before {prove.BEGIN}{prove.END} after", "utf-8")
+    monkeypatch.setattr(prove, "SUMS", tmp_path / "proof.json")
+    monkeypatch.setattr(prove, "PAGE", page)
+    sums = prove.add({}, [json.dumps(["a random program", "log", "redis7", 3, 0, 0, 0])])
+    for seed in (7, 8):
+        prove.write(sums, "parity", seed)
+    assert prove.load() == sums
+    assert json.loads(prove.SUMS.read_text())["seeds"] == {"parity": [7, 8]}
+    assert page.read_text().endswith(" after")
+
+
 def test_each_attack_finds_its_tests(prove: ModuleType) -> None:
     for attack in prove.ATTACKS:
         assert all((ROOT / each).exists() for each in attack.tests)
