@@ -116,6 +116,9 @@ def test_the_contracts_pass_under_the_rule(kind: str) -> None:
     also = [f"{TESTS}/structures/test_access.py::{own}"] if kind in RUNS else []
     if kind == "log":
         also.append(f"{TESTS}/structures/test_access.py::{FULL}")
+    if kind == "shuffle_queue":
+        # Only a read that comes a second time moves its group back.
+        also.append(f"{TESTS}/structures/shuffle_queue/test_grants.py::TestTheSameReadAgain")
     left_out = (*LEFT_OUT, *ELSEWHERE["native" in kind.split(",")], *LEFT_OUT_OF.get(kind, ()))
     command = [
         *(sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"),

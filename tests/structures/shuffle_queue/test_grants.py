@@ -135,6 +135,30 @@ class TestTheSameReadAgain:
         assert mine.read("g", "c") is None
         assert len(sent) > 6
 
+    def test_a_read_by_a_plan_too(self, any_server: AnyServer) -> None:
+        """Such a read takes a message before it knows, and moves its group back."""
+        queue, many = filled(any_server.client()), 4 * MESSAGES
+        for number in range(MESSAGES, many):
+            queue.write("tenant", {"n": number})
+        client = any_server.client()
+        planned: list[Any] = []
+        plan = queue._script("next").sha
+
+        def again(words: tuple[Any, ...], reply: Any) -> Any:
+            if words[1] != plan or not isinstance(reply, list):
+                return reply
+            planned.append(repeating._send(*words))
+            return planned[-1]
+
+        repeating = Repeating(client, again)
+        mine = queue_on(client)
+        got = [mine.read("g", "c") for _ in range(many)]
+        assert sorted(int(each.fields[b"n"]) for each in got if each) == list(range(many))
+        assert {each.attempts for each in got if each} == {1}
+        assert planned
+        assert mine.read("g", "c") is None
+        assert pending(queue) == {each.id for each in got if each}
+
     def test_messages_that_were_given_back_too(self, any_server: AnyServer) -> None:
         queue = filled(any_server.client())
         assert queue.nack(*queue.read_many("g", "c", MESSAGES)) == MESSAGES
