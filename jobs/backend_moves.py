@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.operations import Operation, Steps
@@ -16,7 +18,7 @@ from workstealing.store.scripts import load
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.namespace import MARKED, Layout
-from workstealing.structures.stored import stored_number, unbelieved
+from workstealing.structures.stored import stored_number, unbelieved, wrong_type
 
 # Every process reads a layout that is not emulated again after 5 seconds, before its next command.
 GRACE_SECONDS = 15.0
@@ -95,7 +97,9 @@ def has_other_marks(index: DueIndex, layout: Layout, backend: str, budget: Budge
     right, others = layout.marks_of(backend), layout.marks_of(*MARKED).split()
     has_others = False
     for _, found in _marks(index, layout, budget):
-        for shard, mark in zip(found, checked(list(found.values())), strict=True):
+        for shard, mark in found.items():
+            if isinstance(mark, ResponseError):
+                raise wrong_type(index.names.mark(shard), mark)
             if mark is None or mark == right.encode():
                 continue
             if mark.decode(errors="replace") not in others:

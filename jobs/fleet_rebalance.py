@@ -327,17 +327,28 @@ class FleetRebalance(DivisibleJob):
         if every[node].holds != "string":
             return
 
-        def tokens_of(name: str) -> list[tuple[int, bytes]]:
+        def tokens_of(name: str) -> tuple[list[tuple[int, bytes]], tuple[int, bytes]]:
+            """Return the tokens, and the one that the node's clock would make now."""
             twin = every[name].twin
             commands = [read_fence(every[name], shard).by_text() for shard in shards]
-            tokens = [each or b"" for each in checked(twin.call(twin.nodes()[0], commands, budget))]
+            *tokens, (seconds, micros) = checked(
+                twin.call(twin.nodes()[0], [*commands, ("TIME",)], budget)
+            )
+            now = b"%d%06d" % (int(seconds), int(micros))
             # As is_greater() of the scripts compares them.
-            return [(len(token), token) for token in tokens]
+            *found, clock = [(len(token), token) for token in (*(t or b"" for t in tokens), now)]
+            return found, clock
 
-        former = tokens_of(node)
+        former, _ = tokens_of(node)
         for home in self._homes_of(node) if any(size for size, _ in former) else ():
-            for shard, (old, new) in enumerate(zip(former, tokens_of(home), strict=True)):
-                if old > new:
+            if node in self.structure.fleet.nodes and (node, home) in self._fenced:
+                # Later tokens are of keys that stay.
+                continue
+            found, clock = tokens_of(home)
+            for shard, (old, new) in enumerate(zip(former, found, strict=True)):
+                if old > max(new, clock):
+                    # The next slice raises it once more.
+                    self._fenced.discard((node, home))
                     yield home.encode() + every[home].names.fence(shard)
 
     def _call(self, structure: Any, operations: list[Operation], slice: Slice) -> list[Any]:

@@ -129,7 +129,7 @@ def _kept(stream: bytes, number: bytes, fields: Sequence[bytes]) -> _Kept:
         kind=kind,
         rule=about.get(b"rule", b"").decode(errors="replace"),
         at=int(number.partition(b"-")[0]) / 1000,
-        ends=stored_number(stream, "ends", about[b"ends"]) if kind == "key" else 0,
+        ends=stored_number(stream, "ends", about.get(b"ends")) if kind == "key" else 0,
         members=members,
         contents=contents,
     )

@@ -597,6 +597,47 @@ def test_tokens_grow_on_where_nobody_held_a_lease_during_the_move(
     assert later > token
 
 
+def test_leases_of_keys_that_stay_are_no_backlog(servers: dict[str, RedisServer]) -> None:
+    """Each is a later token than the new home's fence, and so the move was never over."""
+    after = fleet(servers, NEW, previous=OLD)
+    keys = DurableKeys(after, "k")
+    stays = next(n for n in (f"k:{i}" for i in range(1000)) if after.home(n) == "a")
+    assert keys.acquire(f"another at {stays}", 30)
+    job = FleetRebalance(keys)
+    work_off(job)
+    for shift_ms in (0, 0, 3_600_000):
+        its = DurableKeys(after, "k", clock_shift_ms=shift_ms)
+        token = its.acquire(stays, 30)
+        assert token
+        assert its.release(stays, token)
+        assert job.backlog(60.0) == DONE
+        # One that has not raised the fences itself goes by the new home's clock.
+        other = FleetRebalance(keys).backlog(60.0)
+        assert other == DONE or (shift_ms and other.count == 1)
+
+
+def test_a_token_of_a_process_that_runs_on_is_met_by_the_job(
+    servers: dict[str, RedisServer],
+) -> None:
+    """The job had let the tokens grow on once, and was never done."""
+    one, other = {"a": servers["a"].client()}, {"c": servers["c"].client()}
+    keys = DurableKeys(Fleet(other, previous=one), "k")
+    runs_on = DurableKeys(Fleet(one), "k", clock_shift_ms=3_600_000)
+    first = runs_on.acquire("lock", 30)
+    assert first
+    assert runs_on.release("lock", first)
+    job = FleetRebalance(keys)
+    work_off(job)
+    token = runs_on.acquire("lock", 30)
+    assert token
+    assert runs_on.release("lock", token)
+    assert job.backlog(60.0).count == 1
+    work_off(job)
+    later = DurableKeys(Fleet(other), "k").acquire("lock", 30)
+    assert later
+    assert later > token
+
+
 @pytest.mark.parametrize("by", ["its first use", "the job"])
 def test_a_lease_is_carried_with_its_nonce(servers: dict[str, RedisServer], by: str) -> None:
     before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)

@@ -346,6 +346,18 @@ def test_no_move_begins_beside_a_mark_of_no_backend(redis8: RedisServer) -> None
     assert client.hget("ws:n:layout", "backend") == b"emulated"
 
 
+def test_nor_beside_a_mark_of_another_type(redis8: RedisServer) -> None:
+    """It was the server's own error, which names no key."""
+    client = redis8.client()
+    VolatileHashes(client, "n", backend="emulated").hset("h", "f", 1)
+    (mark,) = client.scan_iter("*:mark")
+    client.delete(mark)
+    client.rpush(mark, "foreign")
+    job = MigrateToEmulated(VolatileHashes(client, "n"), "h*")
+    with pytest.raises(LayoutError, match=r":mark.* holds another type than it should"):
+        job.perform(Slice(25, 30.0))
+
+
 def test_a_change_to_come_is_refused(redis8: RedisServer) -> None:
     """The move waited for it, in each slice, for years, and said 0."""
     client = redis8.client()

@@ -78,7 +78,9 @@ class AskedPieces(Generic[ReceiptT]):
 
     def note_cut(self, error: Exception) -> None:
         """Note that the last piece was cut off, and that the call goes on, or ends, without it."""
-        self.cut = error
+        if self.cut is None or not leaves_open(self.cut):
+            # A later fault may be certain, and says nothing of this piece.
+            self.cut = error
         self._lost.append(self.receipts[-1])
 
     def leave_lost(self) -> None:
@@ -116,6 +118,11 @@ class Asking(Generic[T]):
         self.is_over = True
         return True
 
+    def begin_anew(self, receipts: list[Any]) -> None:
+        """Let all pieces be given back: an interruption keeps those that came from their caller."""
+        assert self.asked is not None
+        self.asked.receipts, self.is_over = receipts, False
+
 
 def ask_by(
     run: Callable[[Steps[T]], T], back: Callable[[BaseException], object], asking: Asking[T]
@@ -129,8 +136,13 @@ def ask_by(
         granted = run(asking.steps)
         asked = asking.asked
         if asked is not None and asked.cut is not None:
-            asked.leave_lost()
-            back(asked.cut)
+            every = asked.receipts
+            try:
+                asked.leave_lost()
+                back(asked.cut)
+            except BaseException:
+                asking.begin_anew(every)
+                raise
         return granted
     except BaseException as error:
         back(error)
@@ -147,8 +159,13 @@ async def ask_by_async(
         granted = await run(asking.steps)
         asked = asking.asked
         if asked is not None and asked.cut is not None:
-            asked.leave_lost()
-            await back(asked.cut)
+            every = asked.receipts
+            try:
+                asked.leave_lost()
+                await back(asked.cut)
+            except BaseException:
+                asking.begin_anew(every)
+                raise
         return granted
     except BaseException as error:
         await back(error)

@@ -12,6 +12,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.rules import Fields, Past
 from support.servers import AnyServer, RedisServer
 from workstealing.cli import main
+from workstealing.errors import LayoutError
 from workstealing.jobs.leftovers import Item, Leftovers, Rule
 from workstealing.jobs.leftovers.undoing import CAME_BACK, ENDED, OTHER, undo
 from workstealing.jobs.tag_set_leftovers import DeadTags
@@ -90,6 +91,20 @@ def test_what_has_ended_meanwhile_stays_away(redis7: RedisServer) -> None:
     (one,) = undo(client, "job")
     assert one.why == ENDED
     assert not client.exists("session:a")
+
+
+def test_a_removal_without_its_end_is_nonsense(redis7: RedisServer) -> None:
+    """It was a KeyError."""
+    client = redis7.client()
+    client.hset("session:a", "ends", 1)
+    removed(client, Past())
+    (kept,) = client.scan_iter("*:kept")
+    ((number, fields),) = client.xrange(kept)
+    client.delete(kept)
+    del fields[b"ends"]
+    client.xadd(kept, fields, id=number)
+    with pytest.raises(LayoutError, match=":kept says nothing as ends where"):
+        list(undo(client, "job"))
 
 
 def test_an_item_ends_when_it_would_have_however_long_ago_it_was_met(redis7: RedisServer) -> None:

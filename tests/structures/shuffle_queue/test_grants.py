@@ -432,6 +432,37 @@ class TestCancelled:
                     await asyncio.wait({task})
                     await eventually(lambda: all_back(queue), "the messages to be back")
 
+    async def test_while_a_later_piece_is_given_back(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The pieces before it had come, and did not come to their caller."""
+        monkeypatch.setattr("workstealing.structures.shuffle_queue.reading.MESSAGES_A_SCRIPT", 2)
+        queue = filled(redis7.client())
+        async with redis_asyncio.Redis(port=redis7.port) as client:
+            mine = async_queue_on(client)
+            send, grants = client.execute_command, 0
+            sha = mine._script("read").sha
+
+            async def cut(*words: Any, **options: Any) -> Any:
+                nonlocal grants
+                reply = await send(*words, **options)
+                if sha in words:
+                    grants += 1
+                    if grants == 2:
+                        asyncio.get_running_loop().call_soon(task.cancel)
+                        raise redis.ConnectionError("cut off")
+                return reply
+
+            client.execute_command = cut  # type: ignore[method-assign]
+            assert await mine.read("g", "c", prefer_stream=0)
+            as_written(queue)
+            grants = 0
+            task = asyncio.ensure_future(mine.read_many("g", "c", MESSAGES))
+            await asyncio.wait({task})
+            assert task.cancelled()
+            await eventually(lambda: not pending(queue), "the messages to be back")
+            assert all_back(queue)
+
     async def test_who_waits_has_nothing_to_give_back(self, redis7: RedisServer) -> None:
         watching = redis7.client()
         async with redis_asyncio.Redis(port=redis7.port) as client:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +18,19 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.proof import seed, tried
 from support.set_clock import SetClock
 from workstealing.errors import Aborted
+from workstealing.store.operations import Steps, drive_by
 from workstealing.structures import AsyncTimeShardQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue import AsyncCassandraStore, CassandraStore
-from workstealing.structures.time_shard_queue.cassandra_rows import Lock, RowBatch
+from workstealing.structures.time_shard_queue.cassandra_rows import (
+    Changes,
+    Lock,
+    Opened,
+    RowBatch,
+)
+from workstealing.structures.time_shard_queue.cassandra_taking import NOTHING, FoundLeases
+from workstealing.structures.time_shard_queue.cassandra_time_shards import CassandraTimeShards
+from workstealing.structures.time_shard_queue.rotation import Rotation
+from workstealing.structures.time_shard_queue.store import AskedTakes, Held
 
 pytestmark = pytest.mark.cassandra
 
@@ -199,6 +212,43 @@ def test_a_later_piece_that_nobody_knows_of_is_given_back(
     rest = queue.take_many("another", 10)
     assert len(rest) == MESSAGES - 2
     assert {each.attempts for each in (*taken, *rest)} == {1}
+
+
+def test_a_take_of_many_pieces_is_given_back() -> None:
+    """The first ones had left the lock's memory, and then nothing was given back at all."""
+    shards = CassandraTimeShards(SimpleNamespace(unsure=()), b"letters", Rotation(6, 60_000))
+    asked, given, number = AskedTakes(), [], -1
+    lock = Lock.of(Lock().written("first").text)
+
+    def look(_: Any) -> Steps[Changes[FoundLeases]]:
+        yield from ()
+        held = [Held(f"0-{number}", b"", 0, 1, "1", 9)]
+        return Changes(FoundLeases(True, held), replace(lock, again=number))
+
+    def read(_: int) -> Steps[Any]:
+        yield from ()
+        return Opened(0, lock, 0, 0)
+
+    def release(_: int, held: Sequence[Held]) -> Steps[int]:
+        yield from ()
+        given.extend(each.id for each in held)
+        return len(held)
+
+    shards.read, shards._release_all = read, release  # type: ignore[method-assign]
+    for number in range(20):
+        steps = shards.committed(0, look, NOTHING, asked=asked)
+        batch = next(steps)
+        lock = Lock.of(batch.queries[0].args[0])
+        with pytest.raises((StopIteration, Interruption)):
+            # The answer to the last one is lost, and it was applied.
+            steps.throw(Interruption) if number == 19 else steps.send([(True,)])
+
+    def answer(step: Any) -> Any:
+        assert step.name == "settled_mark"
+        return [(b"", lock.text)]
+
+    assert drive_by(answer, shards.give_back(asked)) == 20
+    assert given == [f"0-{number}" for number in range(20)]
 
 
 async def test_cancelled_at_random_moments(

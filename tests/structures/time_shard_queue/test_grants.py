@@ -25,6 +25,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from support.set_clock import SetClock
 from workstealing.store.operations import drive
+from workstealing.store.scripts import load
 from workstealing.structures import AsyncTimeShardQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue import AsyncRedisStore, RedisStore
 from workstealing.structures.time_shard_queue.store import AskedTakes
@@ -181,6 +182,33 @@ class TestCutReplies:
             for each in (*everything, *mine):
                 assert queue.release(each)
         assert failed > 2
+
+    def test_before_another_time_shard_is_refused(
+        self, redis7: RedisServer, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The refusal was certain, and so the piece that had been cut off stayed leased."""
+        monkeypatch.setattr("workstealing.structures.time_shard_queue.redis_store.TAKEN_A_PIECE", 1)
+        queue = filled(redis7.client(), clock)
+        client = redis7.client()
+        mine = queue_on(client, clock)
+        (first,) = mine.take_many("reader", 1)
+        assert mine.release(first)
+        send, sha, takes = client.execute_command, load("time_shard_queue/take").sha, 0
+
+        def fail(*words: Any, **options: Any) -> Any:
+            nonlocal takes
+            takes += sha in words
+            if sha in words and takes == 3:
+                raise redis.exceptions.ReadOnlyError("READONLY")
+            reply = send(*words, **options)
+            if sha in words and takes == 2:
+                raise redis.ConnectionError("cut off")
+            return reply
+
+        client.execute_command = fail  # type: ignore[method-assign]
+        assert len(mine.take_many("reader", MESSAGES, drain_all=True)) == 1
+        assert takes == 3
+        assert len(queue.take_many("another", 10)) == MESSAGES - 1
 
 
 def all_back(queue: TimeShardQueue) -> bool:

@@ -177,11 +177,16 @@ class Opened(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A batch that was sent. Fields: nonce; before: the lock on which it depends; result."""
+    """A batch that was sent.
+
+    Fields: nonce; before: the lock on which it depends; result; is_known: whether it was answered
+    that it was applied, which the lock says of the last few batches only.
+    """
 
     nonce: str
     before: Lock
     result: Any
+    is_known: bool = False
 
 
 class Changes(Generic[T]):

@@ -22,6 +22,7 @@ take reads them again. A producer puts no message behind them either: it reads t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import uuid
@@ -178,12 +179,13 @@ class CassandraTimeShards:
     def give_back(self, asked: AskedTakes) -> Steps[int]:
         """End the leases of a call's batches that were applied; three round trips for each.
 
-        A batch that is still under way is never applied after that.
+        A batch still under way is never applied after that. Leases that nobody knows of stay.
         """
         count = 0
         for time_shard, claim in asked.receipts:
-            if (yield from self._was_applied(time_shard, claim)):
-                count += yield from self._release_all(time_shard, claim.result.held)
+            with contextlib.suppress(Aborted):
+                if claim.is_known or (yield from self._was_applied(time_shard, claim)):
+                    count += yield from self._release_all(time_shard, claim.result.held)
         return count
 
     def _release_all(self, time_shard: int, held: Sequence[Held]) -> Steps[int]:
@@ -359,6 +361,8 @@ class CassandraTimeShards:
                     raise
                 is_applied = yield from self._was_applied(time_shard, claim)
             if is_applied:
+                if asked is not None:
+                    asked.receipts[-1] = (time_shard, claim._replace(is_known=True))
                 return changes.result
             if asked is not None:
                 asked.receipts.pop()
