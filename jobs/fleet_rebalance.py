@@ -265,7 +265,8 @@ class FleetRebalance(DivisibleJob):
             if is_indexed
             else ("SCAN", cursor, "MATCH", self._match, "COUNT", _SCANNED, "TYPE", structure.holds)
         )
-        (reply,) = checked(structure.twin.call(structure.twin.nodes()[0], [command], budget))
+        with structure.names.asked():
+            (reply,) = checked(structure.twin.call(structure.twin.nodes()[0], [command], budget))
         names = list(reply[1][::2] if is_indexed else reply[1])
         if reply[0] != b"0":
             return names, _NodePlace(number, reply[0])

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from support import nonsense
-from support.nonsense_maps import MAPS
+from support.nonsense_maps import MAPS, nodes
 from support.nonsense_states import STATES
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.proof import seed, tried
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.real
 
 PARTS = {"shuffle_queue": 12, "log": 12, "ick": 1, "sharded_ick": 4, "moving_ick": 4}
 PARTS |= {"time_shard_queue": 4, "volatile_hashes": 12, "moving_hashes": 12, "durable_keys": 4}
-PARTS |= {"tracked_set": 4, "leftovers": 8, "ledger": 2}
+PARTS |= {"tracked_set": 4, "leftovers": 8, "ledger": 2, "fleet": 4}
 NATIVE = ("moving_hashes",)
 """A run tries one part of the states, make prove others; NONSENSE_PART=all tries all of them."""
 ALL_STATES = {**STATES, **MAPS}
@@ -73,7 +73,8 @@ def search_of(server: RedisServer, name: str) -> tuple[nonsense.Search, Any]:
     client.flushall()
     make, operations = ALL_STATES[name]
     make(client)
-    return nonsense.Search(client), operations(client)
+    beside = [nodes(client)["b"]] if name == "fleet" else []
+    return nonsense.Search(client, beside), operations(client)
 
 
 def test_the_search_finds_what_it_is_to_find(redis7: RedisServer) -> None:
@@ -365,3 +366,16 @@ def test_a_change_to_come_is_refused(redis8: RedisServer) -> None:
     client.hset("ws:n:layout", mapping={"backend": "returning", "since": 4 * 10**15})
     with pytest.raises(LayoutError, match="as since where a whole number"):
         MigrateToEmulated(VolatileHashes(client, "n"), "h*").perform(Slice(25, 30.0))
+
+
+def test_a_due_index_of_another_type_stops_a_move_by_a_sentence(redis7: RedisServer) -> None:
+    search, operations = search_of(redis7, "fleet")
+    foreign = [key for key in search.kinds if key.endswith(b":d:due")]
+
+    def replace(client: redis.Redis) -> None:
+        client.delete(*foreign)
+        for key in foreign:
+            client.set(key, "x")
+
+    said = refused((search, operations), replace, "keys.perform", "keys.sweep")
+    assert said.startswith("one of the keys {...}:ws:d:due* holds another type than it should")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import resource
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,21 +73,25 @@ class Mutation:
 class Search:
     """A state of a structure's keys, restored before each operation.
 
-    Arguments: client: of a server that holds the state and nothing else.
+    Arguments: client: of a server that holds the state and nothing else; beside: of others that
+    belong to it, whose keys stay as they are.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, beside: Sequence[redis.Redis] = ()) -> None:
         self.client = client
         self.kinds = {key: client.type(key).decode() for key in sorted(client.scan_iter())}
-        self._dumps = {key: client.dump(key) for key in self.kinds}
+        self._dumps = {
+            each: {key: each.dump(key) for key in each.scan_iter()} for each in (client, *beside)
+        }
 
     def restore(self) -> None:
         """Bring the state back."""
-        with self.client.pipeline(transaction=False) as pipe:
-            pipe.flushdb()
-            for key, dump in self._dumps.items():
-                pipe.restore(key, 0, dump)
-            pipe.execute()
+        for client, dumps in self._dumps.items():
+            with client.pipeline(transaction=False) as pipe:
+                pipe.flushdb()
+                for key, dump in dumps.items():
+                    pipe.restore(key, 0, dump)
+                pipe.execute()
 
     def mutations(self) -> Iterator[Mutation]:
         """Yield each change of each key."""

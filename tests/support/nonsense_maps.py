@@ -9,9 +9,11 @@ import redis
 
 from support.nonsense_states import SECONDS, Operations, chance, of_job
 from support.table_source import TableSource
+from workstealing import Fleet
 from workstealing.jobs import (
     AdoptHashes,
     FamilyLeftovers,
+    FleetRebalance,
     HashFieldExpiry,
     KeyExpiry,
     MigrateToEmulated,
@@ -324,6 +326,63 @@ def ledger(client: redis.Redis) -> Operations:
     }
 
 
+# Fleets, in the middle of a move; the nodes are two databases of one server.
+
+
+def nodes(client: redis.Redis) -> dict[str, redis.Redis]:
+    """Return the nodes of the fleet: a, whose keys are changed, and b."""
+    settings = client.connection_pool.connection_kwargs
+    other = redis.Redis(host=settings["host"], port=settings["port"], db=1)
+    return {"a": client, "b": other}
+
+
+def _growing(client: redis.Redis) -> Fleet:
+    return Fleet(nodes(client), previous=("a",))
+
+
+def make_fleet(client: redis.Redis) -> None:
+    """Leave hashes and keys of which some have moved to a new node, some on their way."""
+    nodes(client)["b"].flushdb()
+    before = Fleet({"a": client})
+    hashes, keys = VolatileHashes(before, "n", backend="emulated"), DurableKeys(before, "d")
+    for number in range(6):
+        hashes.hsetex(f"h{number}", mapping={"f": number}, ex=300)
+        keys.set(f"k{number}", number, ex=300)
+    keys.acquire("lock", 60)
+    hashes = VolatileHashes(_growing(client), "n")
+    keys = DurableKeys(_growing(client), "d")
+    for name in ("h0", "h1"):
+        hashes.hset(name, "g", 1)
+    keys.set("k0", 1, ex=60)
+    for each in (hashes, keys):
+        FleetRebalance(each, random=chance()).perform(Slice(2, SECONDS))
+
+
+def fleet(client: redis.Redis) -> Operations:
+    """Return the operations of structures on a fleet that grows, and of the job that moves keys."""
+
+    def hashes() -> Any:
+        return VolatileHashes(_growing(client), "n")
+
+    def keys() -> Any:
+        return DurableKeys(_growing(client), "d")
+
+    names = [f"h{number}" for number in range(6)]
+    durable = [f"k{number}" for number in range(6)]
+    return {
+        "hset": lambda: [hashes().hset(each, "new", 1) for each in names],
+        "hgetall": lambda: [hashes().hgetall(each) for each in names],
+        "hdel": lambda: [hashes().hdel(each, "f") for each in names],
+        "delete hash": lambda: [hashes().delete(each) for each in names],
+        "set": lambda: [keys().set(each, 1, ex=60) for each in durable],
+        "get": lambda: [keys().get(each) for each in durable],
+        "delete": lambda: [keys().delete(each) for each in durable],
+        "acquire": lambda: [keys().acquire(each, 60) for each in ("lock", "new")],
+        **of_job("hashes", lambda **more: FleetRebalance(hashes(), random=chance(), **more), 6),
+        **of_job("keys", lambda **more: FleetRebalance(keys(), random=chance(), **more), 6),
+    }
+
+
 MAPS: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis], Operations]]] = {
     "volatile_hashes": (make_hashes, hashes),
     "moving_hashes": (make_moving, moving_hashes),
@@ -331,4 +390,5 @@ MAPS: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis], Ope
     "tracked_set": (make_tracked, tracked_set),
     "leftovers": (make_leftovers, leftovers),
     "ledger": (make_ledger, ledger),
+    "fleet": (make_fleet, fleet),
 }
