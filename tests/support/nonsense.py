@@ -47,9 +47,9 @@ WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 _OF_THE_SERVER = (WRONG_TYPE, "no such key")
 MOST_COMMANDS = 20_000
 """How many commands one operation may cost the server, those in scripts included."""
-CPU_SECONDS = 5.0
+CPU_SECONDS = 1.0
 """How long one operation may compute here; it takes milliseconds."""
-MEMORY_BYTES = 400 * 1024 * 1024
+MEMORY_BYTES = 200 * 1024 * 1024
 """How much more address space this process may take meanwhile."""
 
 
