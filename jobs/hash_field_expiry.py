@@ -29,6 +29,7 @@ from workstealing.store.connection import checked, is_elsewhere
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex, DueKey, scored
+from workstealing.structures.stored import MOST_STORED
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.commands import HashNames
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
@@ -371,7 +372,8 @@ class _FieldCollector(DueCollector):
             if garbage.gone:
                 removing.append(("ZREM", garbage.deadlines_key, *garbage.gone))
                 removed.append(garbage)
-            following = garbage.following
+            # Of nonsense, infinity too.
+            following = min(garbage.following, MOST_STORED)
             if garbage.left is not None and garbage.left >= 0:
                 following = min(following, now_ms + garbage.left + 1)
             later.setdefault(due.shard, []).extend((int(following), due.key))

@@ -43,6 +43,7 @@ from workstealing.store.twin import Twin
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
+from workstealing.structures.stored import holding_ours
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.commands import (
     NATIVE_COMMANDS,
@@ -205,7 +206,8 @@ class _Migrator:
         for look in looks(self._index, slice, overdue=False):
             commands = [("ZCARD", self._names.deadlines(due.key)) for due in look.found]
             node = self._twin.node_of(look.found[0].shard)
-            counted += sum(checked(self._twin.call(node, commands, Budget(slice.remaining()))))
+            with holding_ours(b"{...}:ws:" + self._names.namespace.encode() + b":ttl:"):
+                counted += sum(checked(self._twin.call(node, commands, Budget(slice.remaining()))))
             if counted >= slice.limit or slice.expired:
                 break
         return min(counted, slice.limit)

@@ -5,19 +5,31 @@
 --@include hash
 --@include moving
 local due = KEYS[3]
-local problem = mark_moving()
-if problem then
-  return problem
-end
-if redis.call('TYPE', hash).ok ~= 'hash' then
-  -- The hash is gone or something else stands at its key: only its deadlines are left.
-  redis.call('UNLINK', deadlines)
-end
 local range = { 'ZRANGE', deadlines, 0, -1, 'WITHSCORES' }
 if ARGV[4] ~= '' then
   range[4] = ARGV[4] - 1
 end
-local list, at = redis.call(unpack(range)), now()
+local is_hash, at = redis.call('TYPE', hash).ok == 'hash', now()
+local list = is_hash and redis.call(unpack(range)) or {}
+local problem
+for i = 2, #list, 2 do
+  -- The server would refuse it, behind other fields that it has taken.
+  if not (is_past(list[i], at) or is_integer(list[i]) and tonumber(list[i]) <= LAST_DEADLINE) then
+    problem = problem
+      or layout_error(
+        deadlines,
+        'says ' .. list[i] .. ' as a deadline where a whole number of milliseconds was expected'
+      )
+  end
+end
+problem = problem or mark_moving()
+if problem then
+  return problem
+end
+if not is_hash then
+  -- The hash is gone or something else stands at its key: only its deadlines are left.
+  redis.call('UNLINK', deadlines)
+end
 for i = 1, #list, 2 do
   if is_past(list[i + 1], at) then
     redis.call('HDEL', hash, list[i])

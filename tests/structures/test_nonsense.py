@@ -379,3 +379,25 @@ def test_a_due_index_of_another_type_stops_a_move_by_a_sentence(redis7: RedisSer
 
     said = refused((search, operations), replace, "keys.perform", "keys.sweep")
     assert said.startswith("one of the keys {...}:ws:d:due* holds another type than it should")
+
+
+@pytest.mark.parametrize("score", [float("inf"), 1e308])
+def test_a_deadline_of_nonsense_is_not_handed_over(redis8: RedisServer, score: float) -> None:
+    """The server refused it in its own words, behind fields that it had taken already."""
+    search, operations = search_of(redis8, "moving_hashes")
+    (key,) = [each for each in search.kinds if each.endswith(b":ttl:h2")]
+
+    def replace(client: redis.Redis) -> None:
+        client.zadd(key, {"long": score})
+
+    said = refused((search, operations), replace, "to native.perform", "hgetall")
+    assert "as a deadline where a whole number of milliseconds was expected" in said
+    assert search.client.zscore(key, "long") == score
+
+
+def test_a_collector_goes_on_beside_an_endless_deadline(redis7: RedisServer) -> None:
+    search, operations = search_of(redis7, "volatile_hashes")
+    (key,) = [each for each in search.kinds if each.endswith(b":ttl:h2")]
+    search.client.zadd(key, {"long": float("inf")})
+    operations["expiry.perform"]()
+    assert search.client.hkeys("h2") == [b"for ever", b"counter", b"long", b"text"]

@@ -138,7 +138,8 @@ def _is_refusal(error: BaseException, mutation: Mutation) -> bool:
     if not isinstance(error, REFUSALS):
         # A user's own key of another type is refused as by the server.
         is_users = not _OURS.search(mutation.key) and mutation.place == "type"
-        return is_users and str(error) in _OF_THE_SERVER
+        # A pipeline says first which of its commands it was.
+        return is_users and str(error).endswith(_OF_THE_SERVER)
     return "user_script" not in str(error)
 
 
