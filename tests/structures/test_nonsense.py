@@ -33,7 +33,7 @@ pytestmark = pytest.mark.real
 
 PARTS = {"shuffle_queue": 12, "log": 12, "ick": 1, "sharded_ick": 4, "moving_ick": 4}
 PARTS |= {"time_shard_queue": 4, "volatile_hashes": 12, "moving_hashes": 12, "durable_keys": 4}
-PARTS |= {"tracked_set": 4, "leftovers": 8, "ledger": 2, "fleet": 4}
+PARTS |= {"tracked_set": 4, "leftovers": 8, "ledger": 2, "fleet": 12}
 NATIVE = ("moving_hashes",)
 """A run tries one part of the states, make prove others; NONSENSE_PART=all tries all of them."""
 ALL_STATES = {**STATES, **MAPS}
