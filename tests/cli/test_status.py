@@ -158,12 +158,22 @@ def test_a_job_that_nobody_knows_is_explained(command: Any, redis7: RedisServer)
 def test_what_needs_attention_is_said_and_is_the_exit_status(
     command: Any, redis7: RedisServer
 ) -> None:
-    report(redis7, outcome=Outcome.ABORTED)
+    report(redis7, outcome=Outcome.FAILED)
     said = command.json("status", "--url", redis7.url, status=1)
     assert said["is_well"] is False
-    assert "! sweep \\x1b[31m: 100% of its slices were aborted" in command(
+    assert "! sweep \\x1b[31m: does not keep up: 30 of 30 slices failed" in command(
         "status", "--url", redis7.url, status=1
     )
+
+
+def test_a_start_is_neither_well_nor_ill(command: Any, redis7: RedisServer) -> None:
+    report(redis7, outcome=Outcome.ABORTED)
+    said = command.json("status", "--url", redis7.url)
+    assert said["is_well"] is None
+    assert said["jobs"][0]["just_started"] is True
+    text = command("status", "--url", redis7.url)
+    assert "sweep \\x1b[31m: just started: nothing to say yet" in text
+    assert "! " not in text
 
 
 def test_dead_items_need_a_person(command: Any, app_module: MakeApp, redis7: RedisServer) -> None:
@@ -284,12 +294,12 @@ def test_top_looks_again_and_again(command: Any, redis7: RedisServer) -> None:
 
 
 def test_top_draws_in_place_on_a_terminal(redis7: RedisServer, tmp_path: Path) -> None:
-    report(redis7, outcome=Outcome.ABORTED)
+    report(redis7, outcome=Outcome.FAILED)
     again = ("--times", "2", "--interval", "10ms")
     drawn, _ = on_terminal("top", "--url", redis7.url, *again, folder=tmp_path, status=1)
     # The job's name is text: it has turned nothing red by itself.
     assert b"sweep \\x1b[31m" in drawn
-    assert b"were aborted" in drawn
+    assert b"slices failed" in drawn
 
 
 def test_top_says_what_it_needs(

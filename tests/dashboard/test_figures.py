@@ -160,8 +160,48 @@ def test_what_makes_a_job_red() -> None:
     failed = figures(minutes(60, recruited=30, worked=20, failed=10))
     assert failed.problems == ["33% of its slices failed"]
     # There are few recruits, but errors are errors.
-    assert figures(minutes(3, recruited=1, failed=1)).problems == ["3 of its slices failed"]
-    assert figures(minutes(3, recruited=1, aborted=1)).problems == []
+    assert figures(minutes(4, recruited=1, failed=1)).problems == ["4 of its slices failed"]
+    assert figures(minutes(4, recruited=1, aborted=1)).problems == []
+
+
+@pytest.mark.parametrize(
+    "slices",
+    [
+        {"worked": 20, "aborted": 10},
+        {"worked": 20, "out_of_time": 10},
+        {"worked": 20, "failed": 10},
+        {"worked": 29, "failed": 1},
+        {"worked": 30, "oldest_seconds": 2580.0},
+        {"idle": 30},
+        {"idle": 1, "failed": 29},
+        {"out_of_time": 30},
+        {"worked": 1, "failed": 3, "unreached_seconds": 70.0},
+    ],
+)
+def test_of_a_job_that_has_just_started_there_is_nothing_to_say(slices: dict[str, Any]) -> None:
+    """A machine that starts an application is busy with it: no dot is green or red."""
+    for count in (1, 2, 3):
+        shown = figures(minutes(count, recruited=30, **slices))
+        assert (shown.just_started, shown.keeps_up, shown.problems) == (True, None, [])
+        assert shown.why == "just started: nothing to say yet"
+    assert not figures(minutes(4, recruited=30, **slices)).just_started
+    # A job that was quiet for a few minutes is no new one, and one of an hour ago is.
+    assert not figures([*minutes(6)[:2], *minutes(2, recruited=30, **slices)]).just_started
+    assert figures([*minutes(60)[:5], *minutes(2, recruited=30, **slices)]).just_started
+
+
+def test_a_job_that_only_fails_is_red_from_the_start() -> None:
+    shown = figures(minutes(1, recruited=5, failed=5))
+    assert (shown.just_started, shown.keeps_up) == (False, False)
+    assert shown.problems[0] == "does not keep up: 5 of 5 slices failed"
+    unreached = figures(minutes(2, recruited=1, failed=1, unreached_seconds=70.0))
+    assert unreached.problems[0].startswith("a server of this job has not been reached")
+
+
+def test_a_verdict_of_this_process_is_no_start() -> None:
+    """Its own minutes begin with the first look at the page, its history with its first slice."""
+    shown = figures(minutes(2, recruited=30, worked=30), {"keeps_up": True, "why": "", "rate": 0.1})
+    assert (shown.just_started, shown.keeps_up) == (False, True)
 
 
 def test_a_job_for_which_nobody_came_is_red_unless_that_is_chance_or_wanted() -> None:
@@ -291,9 +331,9 @@ def test_slices_that_are_too_short_are_red_with_the_remedy() -> None:
 
 
 def test_old_garbage_is_red_also_where_nobody_knows_more() -> None:
-    shown = figures(minutes(3, recruited=9, worked=9, oldest_seconds=2580.0))
+    shown = figures(minutes(4, recruited=9, worked=9, oldest_seconds=2580.0))
     assert shown.keeps_up is None
-    assert shown.problems == ["2 min of history; oldest garbage 43 min old, limit 10 min"]
+    assert shown.problems == ["3 min of history; oldest garbage 43 min old, limit 10 min"]
 
 
 def test_a_skipped_recruit_is_no_slice() -> None:

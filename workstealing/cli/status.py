@@ -164,12 +164,17 @@ def is_well(snapshot: Snapshot) -> bool:
     )
 
 
+def _is_open(snapshot: Snapshot) -> bool:
+    """Say whether it is too early for a yes, and there is no reason for a no."""
+    return is_well(snapshot) and any(job.just_started for job in snapshot.jobs)
+
+
 def as_dict(snapshot: Snapshot) -> dict[str, Any]:
     """Return a snapshot as plain data; an unknown figure is None."""
     return {
         "at": snapshot.at,
         "is_fleet": snapshot.is_fleet,
-        "is_well": is_well(snapshot),
+        "is_well": None if _is_open(snapshot) else is_well(snapshot),
         "processes": snapshot.processes,
         "reported": [asdict(each) for each in snapshot.reported],
         "enlisted_per_s": snapshot.enlisted_per_second if snapshot.is_fleet else None,
@@ -208,6 +213,8 @@ def as_text(snapshot: Snapshot) -> str:
     if snapshot.structures:
         rows = [structure_row(each) for each in snapshot.structures]
         parts.append(table(STRUCTURE_HEADINGS, rows, left=2))
+    if fresh := starts(snapshot):
+        parts.append("\n".join(fresh))
     if found := complaints(snapshot):
         parts.append("\n".join(f"! {each}" for each in found))
     return "\n\n".join(parts)
@@ -310,6 +317,11 @@ def structure_row(each: StructureFigures) -> tuple[str, ...]:
         "-" if oldest is None else spell(oldest),
         "-" if each.dead_size is None else f"{each.dead_size:,}",
     )
+
+
+def starts(snapshot: Snapshot) -> list[str]:
+    """Return one line for each job of which there is nothing to say yet."""
+    return [f"{printable(job.name)}: {job.why}" for job in snapshot.jobs if job.just_started]
 
 
 def complaints(snapshot: Snapshot) -> list[str]:

@@ -94,5 +94,6 @@ def drawn(snapshot: Snapshot) -> Any:
         parts.append(errors)
     if snapshot.structures:
         parts.append(structures)
+    parts += [Text(each) for each in status.starts(snapshot)]
     parts += [Text(f"! {each}", style="red") for each in status.complaints(snapshot)]
     return Group(*parts)

@@ -16,6 +16,7 @@ from workstealing.recruiting.explaining import server_of
 from workstealing.recruiting.forecast import choose_rate
 from workstealing.recruiting.health import (
     AGE_LIMIT,
+    FEWEST_FAULTS,
     Findings,
     Verdict,
     growth,
@@ -40,6 +41,10 @@ MOST_GROWTH = 0.95
 NEWEST = 3
 """How many minutes old a running slice's report may be: a process reports once a minute."""
 
+STARTING_MINUTES = 3
+"""For so many minutes, two at least, a job has just started: there is nothing to say of it yet."""
+
+JUST_STARTED = "just started: nothing to say yet"
 STUCK_SECONDS = 30.0
 UNREACHED_SECONDS = 60.0
 OLD_SECONDS = 60.0
@@ -76,8 +81,9 @@ class JobFigures:
     process has the job installed; recruited_per_minute, items_per_second: over the last minutes;
     slice_seconds: a slice's average length, None if there was no slice; outcomes: of the last hour;
     backlog and oldest_seconds: as last seen; keeps_up; why: the reason why the job does not keep
-    up, or why nobody knows; enough_rate: the rate that would suffice, above 1 if none would, None
-    if the job keeps up; breaker_open: in this process; unreached_seconds: for how long a process
+    up, or why nobody knows; just_started: whether its figures begin so lately that shares of them
+    mean nothing; enough_rate: the rate that would suffice, above 1 if none would, None if the job
+    keeps up; breaker_open: in this process; unreached_seconds: for how long a process
     has not reached the job's server, None if all reach it; servers: how many the job has;
     running_seconds: how long a slice has been running, None if none was seen; errors: of the last
     hour, the newest first; lag: the age of the oldest garbage in each minute, in seconds; items,
@@ -103,6 +109,7 @@ class JobFigures:
     oldest_seconds: float | None
     keeps_up: bool | None
     why: str
+    just_started: bool
     enough_rate: float | None
     breaker_open: bool
     unreached_seconds: float | None
@@ -192,6 +199,9 @@ def job_figures(
     verdict = verdict_of(found, local, is_paused=is_paused)
     if is_dry:
         verdict = verdict.of_dry_run()
+    just_started = verdict.keeps_up is not True and _has_just_started(found, outcomes, lasting)
+    if just_started and not (is_paused or is_dry):
+        verdict = Verdict(None, JUST_STARTED)
     fleet_rate = None if setting is None else setting.rate
     # The refusal of an earlier rate remains in the ledger for some minutes.
     refusals = [each.refused for each in newest if each.refused_rate == fleet_rate]
@@ -213,6 +223,7 @@ def job_figures(
         oldest_seconds=oldest,
         keeps_up=verdict.keeps_up,
         why=verdict.why,
+        just_started=just_started,
         enough_rate=None
         if verdict.keeps_up is not False
         else enough_rate(found, slots, covered, local.get("lag")),
@@ -275,6 +286,23 @@ def keeps_up(lag: Sequence[float | None], said: bool | None) -> bool | None:
     return verdict_of(found, {"keeps_up": said}).keeps_up
 
 
+def _has_just_started(
+    found: Sequence[Any], outcomes: Mapping[str, int], lasting: Mapping[str, float | None]
+) -> bool:
+    """Say whether a job's figures begin in these minutes, after a gap that ends a history.
+
+    A machine that starts an application is busy with it, so its slices are out of time at first,
+    and some fail. Of a job that has done nothing else than fail there is something to say.
+    """
+    recent, before = found[-STARTING_MINUTES:], found[-QUIET_MINUTES:-STARTING_MINUTES]
+    if any(before) or not any(each is not None and each.recruited for each in recent):
+        return False
+    if any(outcomes[each] for each in ("worked", "idle", "aborted")):
+        return True
+    unreached = lasting["unreached_seconds"] or 0.0
+    return outcomes["failed"] < FEWEST_FAULTS and unreached < UNREACHED_SECONDS
+
+
 def _lasting(found: Sequence[Any], local: Mapping[str, Any]) -> dict[str, float | None]:
     """Return for how long each lasting trouble has gone on: the longest that a process reports."""
     newest = [each for each in found[-NEWEST:] if each is not None]
@@ -333,15 +361,27 @@ def enough_rate(
 
 def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[str]:
     problems = []
-    if job.keeps_up is False:
-        problems.append(f"does not keep up: {job.why}{_advice(job)}")
-    elif verdict.is_old:
-        problems.append(job.why)
     if job.running_seconds is not None and job.running_seconds >= STUCK_SECONDS:
         problems.append(
             f"a slice has been running for {roughly(job.running_seconds)}: nothing else runs"
             " in its process"
         )
+    if not job.just_started:
+        problems += _doings(job, verdict)
+    if job.refused is not None:
+        problems.append(f"the fleet's rate {job.fleet_rate:.3g} is refused: {job.refused}")
+    if not (job.paused or job.fleet_paused) and _is_quiet(job, slots):
+        problems.append(f"nobody was recruited for {QUIET_MINUTES} minutes")
+    return problems
+
+
+def _doings(job: JobFigures, verdict: Verdict) -> list[str]:
+    """Return a sentence for each problem in how the job's slices went."""
+    problems = []
+    if job.keeps_up is False:
+        problems.append(f"does not keep up: {job.why}{_advice(job)}")
+    elif verdict.is_old:
+        problems.append(job.why)
     if job.unreached_seconds is not None and job.unreached_seconds >= UNREACHED_SECONDS:
         problems.append(
             f"{server_of(job.servers)} has not been reached for {roughly(job.unreached_seconds)}:"
@@ -349,8 +389,6 @@ def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[s
         )
     elif job.breaker_open:
         problems.append("its breaker is open: the server could not be reached")
-    if job.refused is not None:
-        problems.append(f"the fleet's rate {job.fleet_rate:.3g} is refused: {job.refused}")
     performed = sum(job.outcomes[outcome] for outcome in PERFORMED)
     if performed >= FEWEST:
         if job.outcomes["aborted"] > performed * ABORTED_SHARE:
@@ -363,8 +401,6 @@ def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[s
             problems.append(f"{share}: install it with longer slices (seconds=)")
     elif job.outcomes["failed"]:
         problems.append(f"{job.outcomes['failed']} of its slices failed{_errors_said(job)}")
-    if not (job.paused or job.fleet_paused) and _is_quiet(job, slots):
-        problems.append(f"nobody was recruited for {QUIET_MINUTES} minutes")
     return problems
 
 
