@@ -171,7 +171,7 @@ def test_a_duplicate_name_names_the_job_and_both_rates_and_changes_nothing() -> 
     recruiter = always()
     recruiter.install(job("sweep"), rate=0.1)
     before = recruiter.stats()
-    with pytest.raises(DuplicateJobError, match=r"'sweep'.* rate 0\.1;.* rate 0\.2"):
+    with pytest.raises(DuplicateJobError, match=r"'sweep'.* rate 0\.1:.* rate 0\.2"):
         recruiter.install(job("sweep"), rate=0.2)
     assert recruiter.stats() == before
 

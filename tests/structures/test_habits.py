@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import pytest
 
@@ -51,10 +52,58 @@ def test_redis_icks_order_of_arguments_gets_a_sentence(redis7: RedisServer) -> N
     assert redis7.size() == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("ickadd", r"add\({member: score}\), the other way round"),
+        ("ickreserve", r"reserve\(n\)"),
+        ("ickcommit", r"ack\(\*members\)"),
+        ("commit", r"ack\(\*members\)"),
+        ("ickexchange", r"exchange\(n, \*members\)"),
+        ("ickstats", r"stats\(\)"),
+        ("ickdel", r"delete\(\)"),
+    ],
+)
+def test_redis_icks_names_get_a_sentence(redis7: RedisServer, name: str, here: str) -> None:
+    ick: Any = Ick(redis7.client(), "i")
+    with pytest.raises(AttributeError, match=f"^Ick has no '{name}': write {here}$"):
+        getattr(ick, name)("i", 123, "foo")
+    assert not hasattr(ick, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("twrite", r"append\(\*entries, keep=100\)"),
+        ("TREAD", r"read\(offset, count, block=seconds\)"),
+        ("tevict", r"evict\(offset\), or evict\(keep=100\) for TEVICT -100"),
+        ("BACKLOG", r"append\(\*entries, keep=100\), or LogTrimmer.*"),
+    ],
+)
+def test_rcp_11s_names_get_a_sentence(redis7: RedisServer, name: str, here: str) -> None:
+    with pytest.raises(AttributeError, match=f"^log has no '{name}': write {here}$"):
+        getattr(Log(redis7.client(), "l"), name)
+
+
+def test_another_unknown_name_is_an_ordinary_error(redis7: RedisServer) -> None:
+    with pytest.raises(AttributeError, match=r"^'Log' object has no attribute 'apend'$"):
+        Log(redis7.client(), "l").apend  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_other_logs_words_get_a_sentence(redis7: RedisServer) -> None:
     log: Log = Log(redis7.client(), "l")
-    with pytest.raises(ConfigurationError, match="backlog=100 is a word of other logs: give keep="):
-        log.append(b"a", backlog=100)  # type: ignore[arg-type]
+    any_log: Any = log
+    for append in (
+        lambda: any_log.append(b"a", backlog=100),
+        lambda: any_log.append(b"a", BACKLOG=100),
+        lambda: any_log.append("BACKLOG", 100, "ENTRIES", b"a"),
+    ):
+        with pytest.raises(ConfigurationError, match=r"(?i)no backlog=: write append.*keep=100"):
+            append()
+    with pytest.raises(ConfigurationError, match=r"no group=: write log.group\(name\).read"):
+        any_log.read(0, 10, group="readers")
+    with pytest.raises(ConfigurationError, match=r"no WITHINFO=: write read_range\("):
+        any_log.read(0, 10, WITHINFO=True)
     assert redis7.size() == 0
     log.append(*[b"%d" % n for n in range(10)])
     with pytest.raises(ConfigurationError, match="or keep=3 for the last 3 to stay"):

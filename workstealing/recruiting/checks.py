@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 import operator
@@ -53,7 +54,9 @@ def checked_limit(limit: object) -> int:
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1:
         # redis-py does not send an IntEnum as its number.
         return int(limit)
-    raise ConfigurationError(f"a slice's limit is {limit!r}; expected at least 1 item")
+    raise ConfigurationError(
+        f"a slice's limit is {limit!r}; expected an int of at least 1 item, as in limit=5"
+    )
 
 
 def checked_age(age: object) -> float:
@@ -121,3 +124,34 @@ def checked_name(name: object) -> str:
     if isinstance(name, str) and name.strip():
         return name
     raise ConfigurationError(f"a job's name is {name!r}; expected a str that is not empty")
+
+
+def checked_function(function: object) -> None:
+    """Refuse what cannot be called with a slice alone.
+
+    Raises: ConfigurationError for it, for a coroutine function and for a generator.
+    """
+    if not callable(function):
+        raise ConfigurationError(f"a job is a function that takes a slice, not {function!r}")
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        raise ConfigurationError(
+            f"{function!r} is a coroutine function or a generator; a job is a plain function"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Some functions of C have none.
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        name = str(getattr(function, "__name__", ""))
+        called = name if name.isidentifier() else repr(function)
+        raise ConfigurationError(
+            f"a job's function is called with a slice alone, and {called}{signature} cannot be"
+            f" ({error}): write def {name if name.isidentifier() else 'tidy'}(slice)"
+        ) from None

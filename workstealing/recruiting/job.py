@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import copy
-import inspect
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.checks import checked_limit, checked_name
+from workstealing.recruiting.checks import checked_function, checked_limit, checked_name
 
 if TYPE_CHECKING:
     from workstealing.recruiting.slice import Slice
@@ -213,8 +212,8 @@ class FunctionJob(Job):
 
     Arguments: function, which takes the slice and returns the number of items handled or None;
     name, by default the function's; limit, the most items of one slice.
-    Raises: ConfigurationError unless the function is a plain one, the name is not empty and the
-    limit is 1 or more.
+    Raises: ConfigurationError unless the function is a plain one of one argument, the name is not
+    empty and the limit is 1 or more.
     """
 
     def __init__(
@@ -224,16 +223,7 @@ class FunctionJob(Job):
         name: str | None = None,
         limit: int = DEFAULT_LIMIT,
     ) -> None:
-        if not callable(function):
-            raise ConfigurationError(f"a job is a function that takes a slice, not {function!r}")
-        if (
-            inspect.iscoroutinefunction(function)
-            or inspect.isgeneratorfunction(function)
-            or inspect.isasyncgenfunction(function)
-        ):
-            raise ConfigurationError(
-                f"{function!r} is a coroutine function or a generator; a job is a plain function"
-            )
+        checked_function(function)
         self.name = checked_name(getattr(function, "__name__", None) if name is None else name)
         self.limit = checked_limit(limit)
         self._function = function

@@ -187,8 +187,9 @@ class Roster:
         share = highest(given)
         if name in self._jobs:
             raise DuplicateJobError(
-                f"a job {name!r} is installed already, with rate {self._jobs[name].rate:g}; the new"
-                f" one, with rate {share:g}, needs another name"
+                f"a job {name!r} is installed already, with rate {self._jobs[name].rate:g}: give"
+                f" the new one, with rate {share:g}, another name where it is made, as in"
+                f" name={f'{name}-2'!r}, or uninstall({name!r}) first"
             )
         self._check_sum(name, share)
         return given

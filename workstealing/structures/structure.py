@@ -8,9 +8,9 @@ structure on an asyncio client is asked in the same way.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.store.budget import Budget
@@ -100,10 +100,20 @@ class Structure:
     """The structure's name, as text."""
     access: ClassVar[Access | None] = None
     """The rights that it needs on its server; None: unknown."""
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """What its operations are called elsewhere, in small letters, and how they are written here."""
     namespace: str = ""
     client: Any = None
     twin: Twin
     fleet: Any = None
+
+    if not TYPE_CHECKING:
+        # For a type checker an unknown name stays one.
+        def __getattr__(self, name: str) -> Any:
+            here = self.other_names.get(name.lower())
+            if here is not None:
+                raise AttributeError(f"{self.kind} has no {name!r}: write {here}")
+            return object.__getattribute__(self, name)
 
     def size_steps(self) -> Steps[int | None]:
         """Return the number of its items; None if it cannot tell."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any, Generic, Never
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, Never
 
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.faults import log_safely
@@ -263,6 +263,16 @@ class _EitherIck(_IckOperations, Structure, Generic[ClientT]):
     """The blocking and the asyncio form have a client, and the key's names."""
 
     kind = "Ick"
+    # Of redis-ick; each of these has the key first, which an Ick knows.
+    other_names: ClassVar[Mapping[str, str]] = {
+        "ickadd": "add({member: score}), the other way round",
+        "ickreserve": "reserve(n)",
+        "ickcommit": "ack(*members)",
+        "commit": "ack(*members)",
+        "ickexchange": "exchange(n, *members)",
+        "ickstats": "stats()",
+        "ickdel": "delete()",
+    }
     access = Access(keys=("NAME", "NAME/ick/{NAME}/*"), scripts=("ick",), commands=QUEUED)
 
     def __init__(self, client: ClientT, key: Member) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 from redis.exceptions import RedisError, ResponseError
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Steps, operation
-from workstealing.structures.log.base import Known, LogBase, checked_integer
+from workstealing.structures.log.base import Known, LogBase, checked_integer, refuse_options
 from workstealing.structures.log.codecs import encode_all
 from workstealing.structures.users_names import checked_text
 
@@ -63,13 +63,12 @@ class Appending(LogBase):
     """Appending to a log, and waking the groups in which members wait."""
 
     @operation
-    def append(self, *entries: Any, keep: int | None = None, backlog: None = None) -> Steps[int]:
+    def append(self, /, *entries: Any, keep: int | None = None, **others: Never) -> Steps[int]:
         """Append entries behind the last one, all or none.
 
         Arguments: entries: 1 to 10,000, of 512 MiB together at most; bytes, or values that the
-        codec takes; keep: evict whole blocks as long as at least so many entries stay; backlog: the
-        same word of other logs, refused. Returns: the offset of the first; the others follow
-        without a gap. Raises: ConfigurationError;
+        codec takes; keep: evict whole blocks as long as at least so many entries stay. Returns:
+        the offset of the first; the others follow without a gap. Raises: ConfigurationError;
         LayoutError; errors of redis-py, for instance of a full server. After an error nothing is
         written, but after a lost connection the entries may be there, and a repeated call would
         append them twice; the client's own retries do not. One round trip; one more if others have
@@ -77,10 +76,9 @@ class Appending(LogBase):
         each 64 groups beyond the first 64 in which members wait. About 12 Redis commands, three for
         each block and some 15 for each such group.
         """
-        if backlog is not None:
-            raise ConfigurationError(
-                f"backlog={backlog!r} is a word of other logs: give keep= for how many entries stay"
-            )
+        refuse_options(others)
+        if [each for each in entries[:3:2] if type(each) is str] == ["BACKLOG", "ENTRIES"]:
+            refuse_options(["BACKLOG"])
         return self.append_steps(entries, keep)
 
     def append_steps(

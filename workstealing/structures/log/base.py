@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -111,6 +112,13 @@ class LogBase(Structure):
     """
 
     kind: ClassVar[str] = "log"
+    # Of RCP 11, the proposal that it comes from.
+    other_names: ClassVar[Mapping[str, str]] = {
+        "twrite": "append(*entries, keep=100)",
+        "tread": "read(offset, count, block=seconds)",
+        "tevict": "evict(offset), or evict(keep=100) for TEVICT -100",
+        "backlog": "append(*entries, keep=100), or LogTrimmer(log, max_entries=100) as a job",
+    }
     access = Access(
         keys=("NAME/log/{NAME}/*",),
         scripts=("log",),
@@ -179,6 +187,23 @@ class LogBase(Structure):
             return False
         self.cache.clear()
         return True
+
+
+_OPTIONS = {
+    "backlog": "append(*entries, keep=100) for how many entries stay",
+    "entries": "append(*entries)",
+    "group": "log.group(name).read(count)",
+    "withinfo": "read_range(offset, count)",
+}
+
+
+def refuse_options(names: Iterable[object]) -> None:
+    """Refuse unknown options. Raises: ConfigurationError for RCP 11's, TypeError for others."""
+    for name in names:
+        here = _OPTIONS.get(str(name).lower())
+        if here is None:
+            raise TypeError(f"a log's method got an unexpected keyword argument {name!r}")
+        raise ConfigurationError(f"a log's methods have no {name!s}=: write {here}")
 
 
 def checked_integer(value: object, what: str, least: int, most: int = MOST_OFFSET) -> int:

@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 from redis.exceptions import ResponseError
 
@@ -31,6 +31,7 @@ from workstealing.structures.log.base import (
     Known,
     LogBase,
     checked_integer,
+    refuse_options,
 )
 from workstealing.structures.log.blocks import SealedBlock, damaged, head_of, open_block
 from workstealing.structures.log.codecs import decode_all
@@ -88,7 +89,9 @@ class ReadingEntries(LogBase):
     """Reading entries of a log, and describing it."""
 
     @operation
-    def read(self, offset: int, count: int = 1, block: Duration = 0) -> Steps[list[Any]]:
+    def read(
+        self, /, offset: int, count: int = 1, block: Duration = 0, **others: Never
+    ) -> Steps[list[Any]]:
         """Return entries from an offset on; None stands for each evicted entry.
 
         Arguments: offset: of the first; a negative one counts from the end, -1 being the last
@@ -101,6 +104,7 @@ class ReadingEntries(LogBase):
         each block, wherever in the log it is. Each round trip is a look of its own: if an entry is
         evicted before the last one, it may be None though it was available at the first.
         """
+        refuse_options(others)
         return self._values(*_checked_read(offset, count, block))
 
     @operation
