@@ -53,15 +53,45 @@ def test_the_extras_are_those_of_the_installed_package() -> None:
     assert found["flask"] == []
 
 
-def test_a_missing_extra_is_noted(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extras_are_one_line(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "workstealing.cli.checks.importlib.metadata.requires",
-        lambda name: ["redis>=8", "no-such-thing>=1; extra == 'colour'"],
+        lambda name: [
+            "redis>=8",
+            "no-such-thing>=1; extra == 'colour'",
+            "nor-this; extra == 'colour'",
+            "no-such-thing>=1; extra == 'sound'",
+            "redis; extra == 'smell'",
+        ],
     )
-    level, said = checks(command.json("doctor"))["extra colour"]
-    assert level == "note"
-    assert "no-such-thing not installed" in said
-    assert "pip install 'workstealing[colour]'" in said
+    found = command.json("doctor")["checks"]
+    assert [
+        (each["what"], each["level"], each["said"]) for each in found if "extra" in str(each)
+    ] == [
+        ("extras", "ok", "installed: smell"),
+        (
+            "other extras",
+            "note",
+            (
+                "not installed, with what is missing: colour (no-such-thing, nor-this), sound"
+                " (no-such-thing); if you need one: pip install 'workstealing[EXTRA]'"
+            ),
+        ),
+    ]
+
+
+def test_each_server_is_named_with_its_place(
+    command: Any, redis7: RedisServer, cluster: RedisCluster3
+) -> None:
+    for url, place in (
+        (f"redis://127.0.0.1:{redis7.port}/3", f"127.0.0.1:{redis7.port}, database 3"),
+        (f"unix://{redis7.socket}?db=2", f"{redis7.socket}, database 2"),
+    ):
+        level, said = checks(command.json("doctor", "--url", url))["server"]
+        assert (level, said.partition(" at ")[2]) == ("ok", f"{place}, standalone")
+    said = [each["said"] for each in command.json("doctor", "--url", cluster.url)["checks"]]
+    for node in cluster.nodes:
+        assert any(f" at 127.0.0.1:{node.port}, cluster" in each for each in said)
 
 
 def test_redis_7_emulates(command: Any, redis7: RedisServer) -> None:
@@ -258,6 +288,7 @@ def test_an_application_whose_server_is_gone(command: Any, app_module: MakeApp) 
     level, said = checks(command.json("doctor", "--app", name, status=1))["server"]
     assert level == "fault"
     assert "the server of job expiry cannot be used" in said
+    assert said.endswith(", database 0)")
 
 
 @pytest.mark.parametrize(

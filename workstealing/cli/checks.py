@@ -58,16 +58,16 @@ def environment() -> Iterator[Check]:
         yield Check("hiredis", OK, f"hiredis {version('hiredis')} parses replies")
     except importlib.metadata.PackageNotFoundError:
         yield Check("hiredis", NOTE, "not installed; with it, redis-py parses large replies faster")
-    for extra, missing in sorted(extras().items()):
-        if missing:
-            yield Check(
-                f"extra {extra}",
-                NOTE,
-                f"{', '.join(missing)} not installed; if you need the extra: pip install"
-                f" 'workstealing[{extra}]'",
-            )
-        else:
-            yield Check(f"extra {extra}", OK, "installed")
+    found = sorted(extras().items())
+    if whole := [extra for extra, missing in found if not missing]:
+        yield Check("extras", OK, f"installed: {', '.join(whole)}")
+    if lacking := [f"{extra} ({', '.join(missing)})" for extra, missing in found if missing]:
+        yield Check(
+            "other extras",
+            NOTE,
+            f"not installed, with what is missing: {', '.join(lacking)}; if you need one: pip"
+            " install 'workstealing[EXTRA]'",
+        )
     if is_disabled():
         yield Check("recruiting", WARNING, f"{DISABLED_VARIABLE} is set, so nobody is recruited")
     named = [each for each in URL_VARIABLES if os.environ.get(each, "").strip()]
@@ -123,11 +123,12 @@ def settings(client: Any) -> Iterator[Check]:
             yield Check(option, OK, f"{seconds:g} s")
 
 
-def server(twin: Twin, node: Node) -> Iterator[Check]:
+def server(twin: Twin, node: Node, address: str) -> Iterator[Check]:
     """Check a server, or one node of a cluster, by its INFO, a few pings and a probe of its own.
 
-    A fact that the server refuses to tell is reported as unknown, and not guessed. Raises:
-    connection faults. About 25 round trips, and a second where the server expires fields itself.
+    A fact that the server refuses to tell is reported as unknown, and not guessed. Arguments: twin;
+    node; address: where it is, for people. Raises: connection faults. About 25 round trips, and a
+    second where the server expires fields itself.
     """
     optional = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
     replies = twin.call(
@@ -135,7 +136,7 @@ def server(twin: Twin, node: Node) -> Iterator[Check]:
         [("INFO",), ("TIME",), ("COMMAND", "INFO", *optional), ("ROLE",)],
         Budget(SECONDS, timeout=SECONDS),
     )
-    where = "" if node is None else f" at {node[0]}:{node[1]}"
+    where = f" at {address}"
     if isinstance(replies[0], Exception):
         info: dict[str, str] = {}
         yield Check(

@@ -214,3 +214,12 @@ def address_of(client: Any) -> str:
     if known.get("path"):
         return printable(str(known["path"]))
     return printable(f"{known.get('host', 'localhost')}:{known.get('port', 6379)}")
+
+
+def database_of(client: Any) -> str:
+    """Return where a client's server is, and which of its databases is used. No round trip."""
+    pool = getattr(client, "connection_pool", None)
+    known = getattr(pool, "connection_kwargs", None)
+    # A cluster has one database alone.
+    database = f", database {known.get('db') or 0}" if isinstance(known, dict) else ""
+    return f"{address_of(client)}{database}"

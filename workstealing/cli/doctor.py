@@ -19,6 +19,7 @@ from workstealing.cli.clients import (
     add_url_option,
     client_at,
     clients_of,
+    database_of,
     said,
 )
 from workstealing.cli.output import add_json_option, print_json, printable, say
@@ -128,6 +129,8 @@ def _server(whose: str, client: Any, *, is_own: bool) -> Iterator[Check]:
         twin = twin_of(client)
         yield from sentinels(twin)
         for node in twin.nodes():
-            yield from server(twin, node)
+            at = database_of(client) if node is None else f"{node[0]}:{node[1]}"
+            yield from server(twin, node, at)
     except (WorkStealingError, *FAULTS) as error:
-        yield Check("server", FAULT, f"the server of {whose} cannot be used: {said(error)}")
+        asked = f"(asked at {database_of(client)})"
+        yield Check("server", FAULT, f"the server of {whose} cannot be used: {said(error)} {asked}")
