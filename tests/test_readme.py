@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,31 @@ def test_python_blocks_run_and_do_what_they_say(
     from workstealing import Slice
 
     assert names["drop_stale_drafts"](Slice(100, 1.0)) == 1
+
+
+ADDRESS = "<address of this repository>"
+
+
+@pytest.mark.slow
+def test_the_quickstarts_first_commands_run_in_an_empty_folder(tmp_path: Path) -> None:
+    (block,) = re.findall(r"((?:^    .*\n)*^    git clone .*\n(?:    .*\n)*)", README, re.M)
+    assert block.count(ADDRESS) == 1
+    # A clone has what is committed alone. Its source is the one part that a reader puts in.
+    commands = block.replace(ADDRESS, str(ROOT)).replace("python3 ", f"{sys.executable} ")
+    # pip leaves what the pins name; PIP_CONSTRAINT is no part of what a user does.
+    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    script = f"set -e\n{commands}\nvenv/bin/workstealing --version\nvenv/bin/workstealing --help"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "workstealing 0." in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["venv", "workstealing"]
 
 
 def test_every_command_names_what_the_quickstart_made() -> None:

