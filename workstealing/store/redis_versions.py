@@ -24,6 +24,7 @@ __all__ = [
     "DEFAULT_PROTOCOL",
     "MISREAD_COMMANDS",
     "AbstractConnection",
+    "AsyncHashCommands",
     "AsyncScanCommands",
     "HashCommands",
     "HashDataPersistOptions",
@@ -382,16 +383,20 @@ class _LaterSslConnection:
 
 
 if TYPE_CHECKING:
-    from redis.commands.core import (
-        AsyncScanCommands,
-        HashCommands,
-        HashDataPersistOptions,
-        ScanCommands,
-    )
+    from redis.commands.core import AsyncScanCommands, HashDataPersistOptions, ScanCommands
+
+    # The stubs of types-redis, of redis-py 4, hide redis-py's own types where they are installed:
+    # then the later commands are known by these alone.
+    class HashCommands(core.HashCommands, _LaterHashCommands):
+        """redis-py's commands on fields."""
+
+    class AsyncHashCommands(core.AsyncHashCommands, _LaterHashCommands):
+        """The same, awaited."""
+
     from redis.connection import AbstractConnection, SSLConnection
 else:
     HashDataPersistOptions = getattr(core, "HashDataPersistOptions", _LaterPersistOptions)
-    HashCommands = _supplied(core.HashCommands, _LaterHashCommands)
+    HashCommands = AsyncHashCommands = _supplied(core.HashCommands, _LaterHashCommands)
     _renewed = ("hscan", "hscan_iter") if MISREAD_COMMANDS else ()
     ScanCommands = _supplied(core.ScanCommands, _LaterScans, *_renewed)
     AsyncScanCommands = _supplied(core.AsyncScanCommands, _LaterAsyncScans, *_renewed)

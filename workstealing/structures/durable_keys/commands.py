@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from redis.commands.core import BasicKeyCommands
+from redis.commands.core import AsyncBasicKeyCommands, BasicKeyCommands
 from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration, seconds_of
@@ -161,14 +161,22 @@ class _KeySurface:
         return self._command(("EXTEND", name, _checked_token(token), _milliseconds(lease)), {})
 
 
-# A type checker binds redis-py's methods to the class that they are taken from, and tells by
-# `_is_async_client` which replies are awaited.
+# As in volatile_hashes.surface.
 class _BlockingKeyCommands(BasicKeyCommands):
     _is_async_client: Literal[False] = False
 
 
-class _AsyncKeyCommands(BasicKeyCommands):
+class _AsyncKeyCommands(AsyncBasicKeyCommands):
     _is_async_client: Literal[True] = True
+
+
+MYPY = False
+if MYPY:
+    _blocking: _BlockingKeyCommands
+    _awaited: _AsyncKeyCommands
+else:
+    _blocking = _BlockingKeyCommands
+    _awaited = _AsyncKeyCommands
 
 
 class BlockingKeySurface(_KeySurface):
@@ -176,23 +184,23 @@ class BlockingKeySurface(_KeySurface):
 
     _is_async_client: Literal[False] = False
 
-    set = _BlockingKeyCommands.set
-    get = _BlockingKeyCommands.get
-    getex = _BlockingKeyCommands.getex
-    getdel = _BlockingKeyCommands.getdel
-    mget = _BlockingKeyCommands.mget
-    ttl = _BlockingKeyCommands.ttl
-    pttl = _BlockingKeyCommands.pttl
-    expiretime = _BlockingKeyCommands.expiretime
-    pexpiretime = _BlockingKeyCommands.pexpiretime
-    expire = _BlockingKeyCommands.expire
-    pexpire = _BlockingKeyCommands.pexpire
-    expireat = _BlockingKeyCommands.expireat
-    pexpireat = _BlockingKeyCommands.pexpireat
-    persist = _BlockingKeyCommands.persist
-    delete = _BlockingKeyCommands.delete
-    unlink = _BlockingKeyCommands.unlink
-    exists = _BlockingKeyCommands.exists
+    set = _blocking.set
+    get = _blocking.get
+    getex = _blocking.getex
+    getdel = _blocking.getdel
+    mget = _blocking.mget
+    ttl = _blocking.ttl
+    pttl = _blocking.pttl
+    expiretime = _blocking.expiretime
+    pexpiretime = _blocking.pexpiretime
+    expire = _blocking.expire
+    pexpire = _blocking.pexpire
+    expireat = _blocking.expireat
+    pexpireat = _blocking.pexpireat
+    persist = _blocking.persist
+    delete = _blocking.delete
+    unlink = _blocking.unlink
+    exists = _blocking.exists
 
 
 class AsyncKeySurface(_KeySurface):
@@ -200,23 +208,23 @@ class AsyncKeySurface(_KeySurface):
 
     _is_async_client: Literal[True] = True
 
-    set = _AsyncKeyCommands.set
-    get = _AsyncKeyCommands.get
-    getex = _AsyncKeyCommands.getex
-    getdel = _AsyncKeyCommands.getdel
-    mget = _AsyncKeyCommands.mget
-    ttl = _AsyncKeyCommands.ttl
-    pttl = _AsyncKeyCommands.pttl
-    expiretime = _AsyncKeyCommands.expiretime
-    pexpiretime = _AsyncKeyCommands.pexpiretime
-    expire = _AsyncKeyCommands.expire
-    pexpire = _AsyncKeyCommands.pexpire
-    expireat = _AsyncKeyCommands.expireat
-    pexpireat = _AsyncKeyCommands.pexpireat
-    persist = _AsyncKeyCommands.persist
-    delete = _AsyncKeyCommands.delete
-    unlink = _AsyncKeyCommands.unlink
-    exists = _AsyncKeyCommands.exists
+    set = _awaited.set
+    get = _awaited.get
+    getex = _awaited.getex
+    getdel = _awaited.getdel
+    mget = _awaited.mget
+    ttl = _awaited.ttl
+    pttl = _awaited.pttl
+    expiretime = _awaited.expiretime
+    pexpiretime = _awaited.pexpiretime
+    expire = _awaited.expire
+    pexpire = _awaited.pexpire
+    expireat = _awaited.expireat
+    pexpireat = _awaited.pexpireat
+    persist = _awaited.persist
+    delete = _awaited.delete
+    unlink = _awaited.unlink
+    exists = _awaited.exists
 
 
 def empty_reply(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any] | None:

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from redis.commands.core import BasicKeyCommands
+from redis.commands.core import AsyncBasicKeyCommands, BasicKeyCommands
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.redis_versions import AsyncScanCommands, HashCommands, ScanCommands
+from workstealing.store.redis_versions import (
+    AsyncHashCommands,
+    AsyncScanCommands,
+    HashCommands,
+    ScanCommands,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
     from redis.typing import KeyT, PatternT
 
 
-class _HashSurface(HashCommands):
+class _HashSurface:
     """The methods that the blocking, the asyncio and the pipeline form share.
 
     Every command costs one round trip. It is one script with a fixed number of Redis commands per
@@ -55,33 +60,44 @@ class _HashSurface(HashCommands):
         raise NotImplementedError
 
 
-# A type checker binds redis-py's methods to the class that they are taken from, and tells by
+# A type checker binds redis-py's methods to the object that they are taken from, and tells by
 # `_is_async_client` which replies are awaited.
 class _BlockingHashCommands(BasicKeyCommands, ScanCommands):
     _is_async_client: Literal[False] = False
 
 
-class _AsyncHashCommands(BasicKeyCommands, ScanCommands):
+class _AsyncHashCommands(AsyncBasicKeyCommands, AsyncScanCommands):
     _is_async_client: Literal[True] = True
 
 
-class _UnawaitedHashSurface(_HashSurface):
+# mypy takes this name for True. Where the stubs of types-redis hide redis-py's own types, it would
+# bind the methods to redis-py's class, and refuse them for a hash; those of an object it does not.
+MYPY = False
+if MYPY:
+    _blocking: _BlockingHashCommands
+    _awaited: _AsyncHashCommands
+else:
+    _blocking = _BlockingHashCommands
+    _awaited = _AsyncHashCommands
+
+
+class _UnawaitedHashSurface(_HashSurface, HashCommands):
     _is_async_client: Literal[False] = False
 
-    expire = _BlockingHashCommands.expire
-    pexpire = _BlockingHashCommands.pexpire
-    expireat = _BlockingHashCommands.expireat
-    pexpireat = _BlockingHashCommands.pexpireat
-    expiretime = _BlockingHashCommands.expiretime
-    pexpiretime = _BlockingHashCommands.pexpiretime
-    ttl = _BlockingHashCommands.ttl
-    pttl = _BlockingHashCommands.pttl
-    persist = _BlockingHashCommands.persist
-    rename = _BlockingHashCommands.rename
-    renamenx = _BlockingHashCommands.renamenx
-    copy = _BlockingHashCommands.copy
-    hrandfield = _BlockingHashCommands.hrandfield
-    hscan = _BlockingHashCommands.hscan
+    expire = _blocking.expire
+    pexpire = _blocking.pexpire
+    expireat = _blocking.expireat
+    pexpireat = _blocking.pexpireat
+    expiretime = _blocking.expiretime
+    pexpiretime = _blocking.pexpiretime
+    ttl = _blocking.ttl
+    pttl = _blocking.pttl
+    persist = _blocking.persist
+    rename = _blocking.rename
+    renamenx = _blocking.renamenx
+    copy = _blocking.copy
+    hrandfield = _blocking.hrandfield
+    hscan = _blocking.hscan
 
 
 class BlockingHashSurface(_UnawaitedHashSurface):
@@ -107,25 +123,25 @@ class BlockingHashSurface(_UnawaitedHashSurface):
         return sum(replies)
 
 
-class AsyncHashSurface(_HashSurface):
+class AsyncHashSurface(_HashSurface, AsyncHashCommands):
     """The surface of `AsyncVolatileHashes`."""
 
     _is_async_client: Literal[True] = True
 
-    expire = _AsyncHashCommands.expire
-    pexpire = _AsyncHashCommands.pexpire
-    expireat = _AsyncHashCommands.expireat
-    pexpireat = _AsyncHashCommands.pexpireat
-    expiretime = _AsyncHashCommands.expiretime
-    pexpiretime = _AsyncHashCommands.pexpiretime
-    ttl = _AsyncHashCommands.ttl
-    pttl = _AsyncHashCommands.pttl
-    persist = _AsyncHashCommands.persist
-    rename = _AsyncHashCommands.rename
-    renamenx = _AsyncHashCommands.renamenx
-    copy = _AsyncHashCommands.copy
-    hrandfield = _AsyncHashCommands.hrandfield
-    hscan = _AsyncHashCommands.hscan
+    expire = _awaited.expire
+    pexpire = _awaited.pexpire
+    expireat = _awaited.expireat
+    pexpireat = _awaited.pexpireat
+    expiretime = _awaited.expiretime
+    pexpiretime = _awaited.pexpiretime
+    ttl = _awaited.ttl
+    pttl = _awaited.pttl
+    persist = _awaited.persist
+    rename = _awaited.rename
+    renamenx = _awaited.renamenx
+    copy = _awaited.copy
+    hrandfield = _awaited.hrandfield
+    hscan = _awaited.hscan
 
     if TYPE_CHECKING:
 
