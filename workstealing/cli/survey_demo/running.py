@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -31,6 +32,7 @@ from workstealing.store.embedded import die_with_parent
 
 SHOP = "workstealing.cli.survey_demo.shop"
 PATIENCE = 60.0
+LAST_BYTES = 10_000
 # Two sightings of an item lie so far apart in this demo; an hour is usual.
 GAP = 2.0
 COLLECTING_SECONDS = 60.0
@@ -44,6 +46,7 @@ class Processes:
     def __init__(self, url: str, stack: ExitStack) -> None:
         self._environment = {**os.environ, "REDIS_URL": url}
         self._stack = stack
+        self._log = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
         self.kills = 0
 
     def start(self, *command: str, says_ready: bool = True) -> subprocess.Popen[str]:
@@ -52,7 +55,7 @@ class Processes:
             [*die_with_parent(), sys.executable, "-P", *command],
             env=self._environment,
             stdout=subprocess.PIPE if says_ready else subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self._log,
             text=True,
         )
         self._stack.callback(process.wait)
@@ -74,7 +77,9 @@ class Processes:
         process = self.role(*role)
         said, _ = process.communicate(timeout=4 * PATIENCE)
         if process.returncode:
-            raise WorkStealingError(f"the process {role[0]!r} of the shop failed")
+            raise WorkStealingError(
+                f"the process {role[0]!r} of the shop failed{self._last_words()}"
+            )
         return said
 
     def kill(self, process: subprocess.Popen[str]) -> None:
@@ -83,19 +88,29 @@ class Processes:
         process.wait()
         self.kills += 1
 
+    def wait_for(self, what: str, condition: Callable[[], Any]) -> None:
+        """Wait until the condition holds.
 
-def wait_for(condition: Callable[[], Any]) -> None:
-    """Wait until the condition holds. Raises: WorkStealingError after PATIENCE seconds."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise WorkStealingError("a process of the demo did not come so far in a minute")
-        time.sleep(0.02)
+        Arguments: what: is waited for, for the error; condition. Raises: WorkStealingError after
+        PATIENCE seconds.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                late = f"the demo has waited for {what} for {PATIENCE:g} s"
+                raise WorkStealingError(f"{late}{self._last_words()}")
+            time.sleep(0.02)
 
+    def wait_until_more(self, what: str, known: int, count: Callable[[], Any]) -> None:
+        """Wait until there are more than the known ones. Raises: as of wait_for."""
+        self.wait_for(what, lambda: count() > known)
 
-def wait_until_more(known: int, count: Callable[[], Any]) -> None:
-    """Wait until there are more than the known ones. Raises: as of wait_for."""
-    wait_for(lambda: count() > known)
+    def _last_words(self) -> str:
+        """Return the last line that a process wrote on stderr, behind a colon."""
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LAST_BYTES))
+        lines = self._log.read().decode(errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()]
+        return f": {said[-1]}" if said else ""
 
 
 def answers(client: redis.Redis) -> int:
@@ -114,17 +129,18 @@ def make_garbage(client: redis.Redis, processes: Processes, seconds: float) -> N
     client.xgroup_create("orders", "mailers", id="0", mkstream=True)
     processes.role("reader")
     web = processes.role("web", str(seconds))
-    wait_for(lambda: client.exists("_kombu.binding.celery.pidbox"))
+    known_to_all = "_kombu.binding.celery.pidbox"
+    processes.wait_for("Celery's worker", lambda: client.exists(known_to_all))
     while web.poll() is None:
         # The worker answers after its client has died: the list of replies stays for ever.
         known, answered = client.scard(REPLIES), answers(client)
         worker.send_signal(signal.SIGSTOP)
         dying = processes.role("remote")
-        wait_until_more(known, lambda: client.scard(REPLIES))
+        processes.wait_until_more("a client's question", known, lambda: client.scard(REPLIES))
         time.sleep(0.1)
         processes.kill(dying)
         worker.send_signal(signal.SIGCONT)
-        wait_until_more(answered, lambda: answers(client))
+        processes.wait_until_more("the worker's answer", answered, lambda: answers(client))
         for role in ("rpc", "rq", "reader"):
             process = processes.role(role)
             time.sleep(0.5)
