@@ -384,16 +384,18 @@ class _LaterSslConnection:
 
 if TYPE_CHECKING:
     from redis.commands.core import AsyncScanCommands, HashDataPersistOptions, ScanCommands
+    from redis.connection import AbstractConnection, SSLConnection
 
     # The stubs of types-redis, of redis-py 4, hide redis-py's own types where they are installed:
     # then the later commands are known by these alone.
-    class HashCommands(core.HashCommands, _LaterHashCommands):
+    class _KnownHashCommands(core.HashCommands, _LaterHashCommands):
         """redis-py's commands on fields."""
 
-    class AsyncHashCommands(core.AsyncHashCommands, _LaterHashCommands):
+    class _KnownAsyncHashCommands(core.AsyncHashCommands, _LaterHashCommands):
         """The same, awaited."""
 
-    from redis.connection import AbstractConnection, SSLConnection
+    HashCommands = _KnownHashCommands
+    AsyncHashCommands = _KnownAsyncHashCommands
 else:
     HashDataPersistOptions = getattr(core, "HashDataPersistOptions", _LaterPersistOptions)
     HashCommands = AsyncHashCommands = _supplied(core.HashCommands, _LaterHashCommands)

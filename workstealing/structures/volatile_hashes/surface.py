@@ -62,11 +62,11 @@ class _HashSurface:
 
 # A type checker binds redis-py's methods to the object that they are taken from, and tells by
 # `_is_async_client` which replies are awaited.
-class _BlockingHashCommands(BasicKeyCommands, ScanCommands):
+class _BlockingHashMethods(BasicKeyCommands, ScanCommands):
     _is_async_client: Literal[False] = False
 
 
-class _AsyncHashCommands(AsyncBasicKeyCommands, AsyncScanCommands):
+class _AsyncHashMethods(AsyncBasicKeyCommands, AsyncScanCommands):
     _is_async_client: Literal[True] = True
 
 
@@ -74,11 +74,11 @@ class _AsyncHashCommands(AsyncBasicKeyCommands, AsyncScanCommands):
 # bind the methods to redis-py's class, and refuse them for a hash; those of an object it does not.
 MYPY = False
 if MYPY:
-    _blocking: _BlockingHashCommands
-    _awaited: _AsyncHashCommands
+    _blocking: _BlockingHashMethods
+    _awaited: _AsyncHashMethods
 else:
-    _blocking = _BlockingHashCommands
-    _awaited = _AsyncHashCommands
+    _blocking = _BlockingHashMethods
+    _awaited = _AsyncHashMethods
 
 
 class _UnawaitedHashSurface(_HashSurface, HashCommands):
