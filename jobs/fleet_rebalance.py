@@ -143,7 +143,8 @@ class FleetRebalance(DivisibleJob):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the keys that wait at their former homes; their age is unknown.
 
-        Keys without a deadline are counted by `match`. An index shard whose fencing tokens do not
+        Keys without a deadline are counted by `match`. A key that ended while it was carried counts
+        until its token is removed. An index shard whose fencing tokens do not
         grow on at a new home yet counts as a key. Without former nodes, the marks of the move
         are counted. Nodes that cannot be reached are left out, and the count is not exact then, nor
         if there was not time for all. Arguments: seconds: the most time, in seconds or a timedelta.
@@ -219,9 +220,9 @@ class FleetRebalance(DivisibleJob):
         return self._identity(self.structure.fleet.home(name))
 
     def _stretches(self, layout: Layout) -> range:
-        """Return the numbers of a node's stretches: its index shards, and what `match` finds."""
-        shards = 0 if layout.is_native else layout.index_shards
-        return range(shards + (self._match is not None))
+        """Return the numbers of a node's stretches: see `_command`."""
+        indexes = 1 if layout.is_native else 2
+        return range(indexes * layout.index_shards + (self._match is not None))
 
     def _of_others(self, node: str, names: list[bytes]) -> list[bytes]:
         return [name for name in names if self.structure.fleet.former_home(name) == node]
@@ -259,18 +260,30 @@ class FleetRebalance(DivisibleJob):
             return [], _START
         number, cursor = place
         structure = self.structure.every_node[node]
-        is_indexed = not layout.is_native and stretches[number] < layout.index_shards
-        command: tuple[Any, ...] = (
-            ("ZSCAN", structure.names.due(stretches[number]), cursor, "COUNT", _SCANNED)
-            if is_indexed
-            else ("SCAN", cursor, "MATCH", self._match, "COUNT", _SCANNED, "TYPE", structure.holds)
-        )
+        command = self._command(structure, layout, stretches[number], cursor)
         with structure.names.asked():
             (reply,) = checked(structure.twin.call(structure.twin.nodes()[0], [command], budget))
-        names = list(reply[1][::2] if is_indexed else reply[1])
+        # An index says a time or a token beside each name.
+        names = list(reply[1] if command[0] == "SCAN" else reply[1][::2])
         if reply[0] != b"0":
             return names, _NodePlace(number, reply[0])
         return names, _NodePlace(number + 1) if number + 1 < len(stretches) else _START
+
+    def _command(
+        self, structure: Any, layout: Layout, stretch: int, cursor: bytes
+    ) -> tuple[Any, ...]:
+        """Return the command that reads a page of a stretch.
+
+        The stretches are the due index of each index shard, which a native layout lacks, the tokens
+        of leaving keys in each, and the keys that `match` finds. A key that ended while it was
+        carried is named by its token alone.
+        """
+        index, shard = divmod(stretch, layout.index_shards)
+        if index == 0 and not layout.is_native:
+            return "ZSCAN", structure.names.due(shard), cursor, "COUNT", _SCANNED
+        if index <= 1 - layout.is_native:
+            return "HSCAN", structure.names.leaving(shard), cursor, "COUNT", _SCANNED
+        return "SCAN", cursor, "MATCH", self._match, "COUNT", _SCANNED, "TYPE", structure.holds
 
     def _carry(self, node: str, layout: Layout, names: list[bytes], slice: Slice) -> int:
         old = self.structure.every_node[node]

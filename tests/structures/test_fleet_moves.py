@@ -31,7 +31,7 @@ from workstealing.structures import (
     Ick,
     VolatileHashes,
 )
-from workstealing.structures.carrying import carry, carry_in
+from workstealing.structures.carrying import carry, carry_in, carry_out
 
 pytestmark = pytest.mark.real
 
@@ -316,6 +316,35 @@ def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisS
     check(final, servers)
 
 
+@pytest.mark.parametrize("backend", ["emulated", "native"])
+@pytest.mark.parametrize("by", ["slices", "a sweep"])
+def test_a_key_that_ends_while_its_carrier_dies_leaves_nothing(
+    start_redis: Callable[..., RedisServer], backend: str, by: str
+) -> None:
+    """Its token stayed on the node that had left the fleet: no index named the key any more."""
+    former, other = (start_redis(8).client() for _ in range(2))
+    before = VolatileHashes(Fleet({"a": former}), "h", backend=backend)
+    before.hset("h:1", "f", "v")
+    now = VolatileHashes(Fleet({"b": other}, previous={"a": former}), "h", backend=backend)
+    old = now.every_node["a"]
+    old.open()
+    assert run(former, carry_out(old, b"h:1", old.layout))
+    # As by its own time to live.
+    former.delete("h:1")
+
+    job = FleetRebalance(now, match="h:*")
+    assert job.backlog(10.0).count == 1
+    if by == "slices":
+        work_off(job)
+    else:
+        for part in job.parts(2):
+            sweep = job.for_part(part)
+            while not sweep.is_drained:
+                sweep.perform(Slice(25, 10.0))
+        assert job.backlog(10.0) == DONE
+    assert former.keys("*:leaving") == []
+
+
 def test_a_dry_run_counts_and_changes_nothing(servers: dict[str, RedisServer]) -> None:
     fill(fleet(servers, OLD))
     on = fleet(servers, NEW, previous=OLD)
@@ -326,9 +355,9 @@ def test_a_dry_run_counts_and_changes_nothing(servers: dict[str, RedisServer]) -
         job = FleetRebalance(structure, limit=1000, dry_run=True)
         assert job.backlog() == Backlog(moving, None, "keys at their former homes")
         # One walk over both former nodes; each page is counted once.
-        chosen = iter([0.0] * 16 + [0.9] * 16)
+        chosen = iter([0.0] * 32 + [0.9] * 32)
         job = FleetRebalance(structure, limit=1000, dry_run=True, random=lambda: next(chosen))  # noqa: B023
-        assert sum(job.perform(Slice(1000, 10.0)) for _ in range(32)) == moving
+        assert sum(job.perform(Slice(1000, 10.0)) for _ in range(64)) == moving
         with pytest.raises(ConfigurationError, match="would never come to an end"):
             job.parts(2)
     assert {name: contents(server) for name, server in servers.items()} == before
@@ -359,8 +388,8 @@ def test_a_sweep_carries_all(servers: dict[str, RedisServer], n: int) -> None:
         match = "plain:*" if structure.holds == "hash" else None
         job = FleetRebalance(structure, match)
         parts = pickle.loads(pickle.dumps(job.parts(n)))
-        # Sixteen index shards a node, and a walk by the pattern.
-        assert len(parts) == min(n, 2 * (16 + (match is not None)))
+        # Sixteen index shards a node, the tokens of theirs, and a walk by the pattern.
+        assert len(parts) == min(n, 2 * (16 + 16 + (match is not None)))
         for part in parts:
             one = job.for_part(part)
             while not one.is_drained:

@@ -167,6 +167,7 @@ class MovingFleet(Protocol):
             (30, lambda: self.carry(is_killed=True)),
             (25, self.carry_slowly),
             (5, self.write_at_the_former_home),
+            (5, self.evict),
             (8, self.change),
             (3, self.begin_processes),
         ]
@@ -297,6 +298,16 @@ class MovingFleet(Protocol):
         # Others believe that they know where this name is.
         self.begin_processes()
 
+    def evict(self) -> None:
+        """Let the servers remove a name by themselves, as at its end or where memory is full."""
+        name = self.draw.choice([*self.hashes, *self.keys])
+        for client in self.clients.values():
+            client.unlink(name)
+        if name in self.hashes:
+            self.hashes[name] = {}
+        else:
+            self.keys[name] = None
+
     def change(self) -> None:
         """Go on to the next list of nodes, where nothing is left to be carried."""
         if self.previous:
@@ -348,9 +359,10 @@ class MovingFleet(Protocol):
         self.look_at_all()
         left = [
             key
-            for name in self.nodes
-            for key in self.clients[name].scan_iter("*:ws:*")
-            if key.endswith((b":carried", b":leaving"))
+            for name, client in self.clients.items()
+            for key in client.scan_iter("*:ws:*")
+            # Marks are removed where a fleet has no former nodes, and moves follow at once here.
+            if key.endswith(b":leaving") or (name in self.nodes and key.endswith(b":carried"))
         ]
         assert not left, left
 
