@@ -343,24 +343,28 @@ class FleetRebalance(DivisibleJob):
 
         def tokens_of(name: str) -> tuple[list[tuple[int, bytes]], tuple[int, bytes]]:
             """Return the tokens, and the one that the node's clock would make now."""
-            twin = every[name].twin
-            commands = [read_fence(every[name], shard).by_text() for shard in shards]
+            structure = every[name]
+            twin, shift_ms = structure.twin, structure.translator.clock_shift_ms
+            commands = [read_fence(structure, shard).by_text() for shard in shards]
             *tokens, (seconds, micros) = checked(
                 twin.call(twin.nodes()[0], [*commands, ("TIME",)], budget)
             )
-            now = b"%d%06d" % (int(seconds), int(micros))
+            now = b"%d" % (int(seconds) * 1_000_000 + int(micros) + 1_000 * shift_ms)
             # As is_greater() of the scripts compares them.
             *found, clock = [(len(token), token) for token in (*(t or b"" for t in tokens), now)]
             return found, clock
 
         former, _ = tokens_of(node)
+        stays = node in self.structure.fleet.nodes
         for home in self._homes_of(node) if any(size for size, _ in former) else ():
-            if node in self.structure.fleet.nodes and (node, home) in self._fenced:
+            if stays and (node, home) in self._fenced:
                 # Later tokens are of keys that stay.
                 continue
             found, clock = tokens_of(home)
             for shard, (old, new) in enumerate(zip(former, found, strict=True)):
-                if old > max(new, clock):
+                # Where a node stays nobody knows whose its last token is; that of a node that left
+                # is raised in any case, because a clock may be set back.
+                if old > (max(new, clock) if stays else new):
                     # The next slice raises it once more.
                     self._fenced.discard((node, home))
                     yield home.encode() + every[home].names.fence(shard)

@@ -626,6 +626,28 @@ def test_tokens_grow_on_where_nobody_held_a_lease_during_the_move(
     assert later > token
 
 
+@pytest.mark.parametrize("stays", [True, False])
+def test_tokens_grow_although_the_new_home_s_clock_is_set_back_after_the_move(
+    servers: dict[str, RedisServer], stays: bool
+) -> None:
+    """The backlog went by the clock of a node that had left no token any more, and said 0."""
+    clients = {name: servers[name].client() for name in NEW}
+    new = NEW if stays else ("c",)
+    after = Fleet({name: clients[name] for name in new}, previous={"a": clients["a"]})
+    name = next(n for n in (f"k:{i}" for i in range(1000)) if after.home(n) == "c")
+    token = DurableKeys(Fleet({"a": clients["a"]}), "k").acquire(name, lease=30)
+    assert token is not None
+    assert DurableKeys(Fleet({"a": clients["a"]}), "k").release(name, token)
+    # Where the node stays the new home's clock decides, which is behind now.
+    keys = DurableKeys(after, "k", clock_shift_ms=-3_600_000 if stays else 0)
+    assert FleetRebalance(keys).backlog(60.0).count >= 1
+    work_off(FleetRebalance(keys))
+    over = Fleet({name: clients[name] for name in new})
+    later = DurableKeys(over, "k", clock_shift_ms=-3_600_000).acquire(name, lease=30)
+    assert later is not None
+    assert later > token
+
+
 def test_leases_of_keys_that_stay_are_no_backlog(servers: dict[str, RedisServer]) -> None:
     """Each is a later token than the new home's fence, and so the move was never over."""
     after = fleet(servers, NEW, previous=OLD)
