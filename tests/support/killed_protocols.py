@@ -469,9 +469,11 @@ class ResizedIck(Protocol):
                     ick.ack(*chosen)
 
         if not is_killed:
+            # Added again since it was reserved, or under the next layout: it may be due once more.
+            twice = {member for member, places in self.places().items() if places > 1}
             # One that has known the Icks since before some resizes, or a new one.
             work(self.clients, self.draw.choice([None, *self.processes]))
-            self.due -= set(done)
+            self.due -= set(done) - (twice & self.there())
         else:
             # A forked process tells nothing of what it has done.
             before = set(self.due)
@@ -509,13 +511,17 @@ class ResizedIck(Protocol):
 
     def there(self) -> set[bytes]:
         """Return all members, wherever they are."""
+        return set(self.places())
+
+    def places(self) -> Counter[bytes]:
+        """Return in how many places each member is."""
         pipeline = self.clients["a"].pipeline(transaction=False)
         core = self.sharded(self.clients).core
         for shard in range(self.MOST):
             names = core.names(shard)
             for key in (names.pset, names.cset, names.moving):
                 pipeline.zrange(key, 0, -1)
-        return {member for found in pipeline.execute() for member in found}
+        return Counter(member for found in pipeline.execute() for member in found)
 
     def end(self) -> None:
         """Bring the resize to its end; each member is at its place, and is worked on."""
