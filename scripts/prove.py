@@ -144,7 +144,7 @@ def table(sums: Mapping[tuple[str, str, str], Sequence[int]]) -> str:
     for (title, part, server), numbers in sorted(sums.items()):
         (name,) = [each.name for each in ATTACKS if title.startswith(each.words)]
         again = f'`make prove PROVE_ARGS="--only {name}"`'
-        cells = [title, part, server or "no server", *(f"{each:,}" for each in numbers), again]
+        cells = [title, part, server or "the test's own", *(f"{each:,}" for each in numbers), again]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
