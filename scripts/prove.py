@@ -184,7 +184,9 @@ def write(
     text = PAGE.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{summary(sums)}\n\n{IN_FULL}\n\n{table(sums)}\n{END}{after}", "utf-8")
+    PAGE.write_text(
+        f"{before}{BEGIN}\n{summary(sums)}\n\n{IN_FULL}\n\n{table(sums)}\n{END}{after}", "utf-8"
+    )
 
 
 def run(attack: Attack, seed: int, path: Path) -> int:
@@ -206,7 +208,9 @@ def main() -> int:
     known = [attack.name for attack in ATTACKS]
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=known, help=", ".join(known))
     parser.add_argument("--minutes", type=float, default=5.0, help="for each attack; 5 by default")
-    parser.add_argument("--seed", type=int, help="make one run with this seed again, and add nothing")
+    parser.add_argument(
+        "--seed", type=int, help="make one run with this seed again, and add nothing"
+    )
     options = parser.parse_args()
     chosen = [each for each in ATTACKS if not options.only or each.name in options.only]
     seeds = random.SystemRandom()
