@@ -67,18 +67,18 @@ class FleetRebalance(DivisibleJob):
     """Carries keys over from the former nodes of a fleet, while readers and writers go on.
 
     Arguments: structure: VolatileHashes or DurableKeys on a fleet with `previous`; match: a pattern
-    of redis's SCAN for keys without a deadline, which no due index names (all strings, or hashes,
-    that match it belong to the namespace); limit: the most keys a slice carries; dry_run: count the
-    keys that it would carry, and change nothing; name: by default ``fleet_rebalance.<namespace>``;
-    random: returns a float in [0, 1), for the choice of the node; clock: for tests. Raises:
-    ConfigurationError.
+    of redis's SCAN for keys that no due index names: those without a deadline, and all keys of a
+    native namespace (all strings, or hashes, that match it belong to the namespace); limit: the
+    most keys a slice carries; dry_run: count the keys that it would carry, and change nothing;
+    name: by default ``fleet_rebalance.<namespace>``; random: returns a float in [0, 1), for the
+    choice of the node; clock: for tests. Raises: ConfigurationError.
 
     A slice looks at one page of one former node, and carries the keys on it whose home is another
     node: one round trip to look, two to the former home, and one to each new one. The first slice
     of a process on a node also lets the fencing tokens of leases grow on at the new homes. A key is
     carried at its first use as well, so the job moves the keys that nobody uses. It is done when
     `backlog` says 0, exactly. On a fleet without `previous` it removes the marks of the move that
-    is over.
+    is over. A key without a deadline that `match` does not find is neither carried nor counted.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class FleetRebalance(DivisibleJob):
         """Carry up to ``slice.limit`` keys of one former node.
 
         Returns: how many (would be, on a dry run). Raises: ConfigurationError if two nodes have
-        different layouts; LayoutError; OutOfTime; connection faults.
+        different layouts, or for a native namespace without `match`; LayoutError; OutOfTime;
+        connection faults.
         """
         nodes = self._former or list(self._indexes)
         free = [node for node in nodes if self._identity(node) not in slice.held_back]
@@ -143,13 +144,13 @@ class FleetRebalance(DivisibleJob):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the keys that wait at their former homes; their age is unknown.
 
-        Keys without a deadline are counted by `match`. A key that ended while it was carried counts
-        until its token is removed. An index shard whose fencing tokens do not
-        grow on at a new home yet counts as a key. Without former nodes, the marks of the move
-        are counted. Nodes that cannot be reached are left out, and the count is not exact then, nor
-        if there was not time for all. Arguments: seconds: the most time, in seconds or a timedelta.
-        Raises: LayoutError. O(keys) on the former nodes, 100 a round trip; else one round trip to
-        each node.
+        Keys without a deadline are counted by `match`, and not without it. A key that ended while
+        it was carried counts until its token is removed. An index shard whose fencing tokens do not
+        grow on at a new home yet counts as a key. Without former nodes, the marks of the move are
+        counted. Nodes that cannot be reached are left out, and the count is not exact then, nor if
+        there was not time for all. Arguments: seconds: the most time, in seconds or a timedelta.
+        Raises: ConfigurationError for a native namespace without `match`; LayoutError. O(keys) on
+        the former nodes, 100 a round trip; else one round trip to each node.
         """
         seconds = seconds_of(seconds, "seconds")
         budget, found, is_exact = Budget(seconds, timeout=seconds), set[bytes](), True
@@ -186,7 +187,8 @@ class FleetRebalance(DivisibleJob):
     def parts(self, n: int) -> Sequence[Any]:
         """Divide the former nodes for a sweep; see `DivisibleJob.parts`. A dry run is refused.
 
-        One round trip to each former node.
+        Raises: ConfigurationError for a native namespace without `match`. One round trip to each
+        former node.
         """
         refuse_dry_run(self.name, dry_run=self.dry_run)
         stretches = []
@@ -220,7 +222,13 @@ class FleetRebalance(DivisibleJob):
         return self._identity(self.structure.fleet.home(name))
 
     def _stretches(self, layout: Layout) -> range:
-        """Return the numbers of a node's stretches: see `_command`."""
+        """Return the numbers of a node's stretches: see `_command`. Raises: ConfigurationError."""
+        if layout.is_native and self._match is None:
+            # A walk would find no key, and 0 exactly would be taken for the end of the move.
+            raise ConfigurationError(
+                f"{self.structure.namespace!r} is native, so only a pattern finds its keys: give"
+                " match=, such as match='item:*'"
+            )
         indexes = 1 if layout.is_native else 2
         return range(indexes * layout.index_shards + (self._match is not None))
 

@@ -498,6 +498,8 @@ class TestFleets:
         assert "cannot be used" in sentence
         assert "secret" not in str(said)
         assert "node b eviction" not in found
+        lines = [each["said"] for each in said["checks"]]
+        assert "namespace items on a: nothing has been written yet" in lines
 
     def test_keys_on_the_move(
         self,

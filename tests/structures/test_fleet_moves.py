@@ -451,6 +451,26 @@ def test_native_fields_keep_their_deadlines(start_redis: Callable[..., RedisServ
         assert [n for n, each in servers.items() if each.client().exists(name)] == [on.home(name)]
 
 
+def test_native_keys_without_a_pattern_are_not_taken_for_carried(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """No due index names them: the job found none, said 0 exactly, and the page said go on."""
+    servers = {name: start_redis(8) for name in NEW}
+    before = VolatileHashes(fleet(servers, OLD), "h", backend="native")
+    for number in range(30):
+        before.hsetex(f"h:{number}", mapping={"f": number}, ex=300)
+    job = FleetRebalance(VolatileHashes(fleet(servers, NEW, previous=OLD), "h"))
+    for call in (
+        job.backlog,
+        lambda: job.perform(Slice(25, 10.0)),
+        lambda: job.parts(2),
+    ):
+        with pytest.raises(ConfigurationError, match=r"'h' is native.*give match="):
+            call()
+    # Without former nodes nothing is looked for, so no pattern is needed.
+    assert FleetRebalance(VolatileHashes(fleet(servers, NEW), "h")).backlog(60.0).exact
+
+
 async def test_a_key_is_carried_at_its_first_awaited_use(servers: dict[str, RedisServer]) -> None:
     fill(fleet(servers, OLD))
     nodes = {name: server.async_client() for name, server in servers.items()}
@@ -471,7 +491,7 @@ def test_the_code_of_the_page_runs(
     urls = [*(server.url for server in servers.values()), start_redis().url]
     for number, url in enumerate(urls, 1):
         page = page.replace(f"redis://10.0.0.{number}", url)
-    first, further = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    first, further, leaving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     scope: dict[str, Any] = {}
     exec(first, scope)
     items = scope["items"]
@@ -483,9 +503,16 @@ def test_the_code_of_the_page_runs(
     (job,) = scope["recruiter"].jobs().values()
     assert job.backlog().count > 0
     work_off(job)
-    assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == [
-        b"%d" % n for n in range(100)
-    ]
+    every = [b"%d" % number for number in range(100)]
+    assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == every
+    exec(leaving, scope)
+    assert scope["rebalance"].backlog().count > 0
+    work_off(scope["rebalance"])
+    assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == every
+    # What the page says is left on the node that may be switched off then.
+    left = servers["c"].client().keys("*")
+    assert left
+    assert all(b"ws:items:layout" in name or b"ws:items:mark" in name for name in left), left
 
 
 def test_a_key_is_carried_at_its_first_use(servers: dict[str, RedisServer]) -> None:
