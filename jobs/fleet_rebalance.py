@@ -68,23 +68,25 @@ class FleetRebalance(DivisibleJob):
 
     Arguments: structure: VolatileHashes or DurableKeys on a fleet with `previous`; match: a pattern
     of redis's SCAN for keys that no due index names: those without a deadline, and all keys of a
-    native namespace (all strings, or hashes, that match it belong to the namespace); limit: the
-    most keys a slice carries; dry_run: count the keys that it would carry, and change nothing;
-    name: by default ``fleet_rebalance.<namespace>``; random: returns a float in [0, 1), for the
-    choice of the node; clock: for tests. Raises: ConfigurationError.
+    native namespace (all strings, or hashes, that match it belong to the namespace); None only if
+    every key has a deadline; limit: the most keys a slice carries; dry_run: count the keys that it
+    would carry, and change nothing; name: by default ``fleet_rebalance.<namespace>``; random:
+    returns a float in [0, 1), for the choice of the node; clock: for tests. Raises:
+    ConfigurationError.
 
     A slice looks at one page of one former node, and carries the keys on it whose home is another
     node: one round trip to look, two to the former home, and one to each new one. The first slice
     of a process on a node also lets the fencing tokens of leases grow on at the new homes. A key is
     carried at its first use as well, so the job moves the keys that nobody uses. It is done when
     `backlog` says 0, exactly. On a fleet without `previous` it removes the marks of the move that
-    is over. A key without a deadline that `match` does not find is neither carried nor counted.
+    is over. A key without a deadline that `match` does not find is neither carried
+    nor counted.
     """
 
     def __init__(
         self,
         structure: Any,
-        match: str | None = None,
+        match: str | None,
         limit: int = 25,
         *,
         dry_run: bool = False,

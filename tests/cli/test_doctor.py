@@ -513,7 +513,7 @@ class TestFleets:
         level, sentence = command.checks(app_module(alone))["fleet"]
         assert level == "warning"
         assert "keys move to new homes, from a: install FleetRebalance" in sentence
-        carried = f"{alone}    recruiter.install(FleetRebalance(hashes), rate=0.1)\n"
+        carried = f"{alone}    recruiter.install(FleetRebalance(hashes, None), rate=0.1)\n"
         level, sentence = command.checks(app_module(carried))["fleet"]
         assert level == "note"
         assert "FleetRebalance carries those that nobody uses" in sentence
