@@ -25,8 +25,7 @@ from support.grants import (
 )
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
-from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
-from workstealing.structures.shuffle_queue import receipts
+from workstealing.structures import AsyncShuffleQueue, ShuffleQueue, receipts
 from workstealing.structures.shuffle_queue.message import Message, split_id
 
 STREAMS, MESSAGES = 3, 6
