@@ -67,9 +67,10 @@ class AskedReads(AskedPieces[Receipt]):
         super().__init__()
         self._known, self.consumer = known, consumer
 
-    def begin(self) -> None:
-        """Begin another read, after one that was granted something."""
+    def begin(self) -> Receipt:
+        """Begin another read, after one that was granted something; return its receipt."""
         self.receipts.append(self._known.take())
+        return self.receipts[-1]
 
     def ask(self, streams: Iterable[int | str]) -> Receipt:
         """Return the receipt of the read at hand, for a script that is told some streams."""

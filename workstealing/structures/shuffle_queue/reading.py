@@ -302,13 +302,13 @@ class ReadingMessages(QueueBase):
         messages, is_more = found
         while is_more and len(messages) < n:
             piece = min(n - len(messages), MESSAGES_A_SCRIPT)
-            asked.begin()
+            receipt = asked.begin()
             try:
                 found = yield from self._look_once(view, asked, piece, None)
             except (RedisError, OSError, LayoutError) as error:
                 # What was delivered must not be lost by what was not. The next call meets the
                 # fault again; a host's time-out passes.
-                asked.note_cut(error)
+                asked.note_cut(receipt, error)
                 break
             if isinstance(found, NoMessages):
                 asked.note_nothing()
