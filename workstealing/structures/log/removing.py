@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import AS_BYTES, Steps, command, operation
 from workstealing.structures.log.base import MOST_BLOCK, Known, LogBase, checked_integer
-from workstealing.structures.stored import ADVICE, stored_number
+from workstealing.structures.stored import ADVICE, holding_ours, stored_number
 
 BLOCKS_A_SCRIPT = 100
 _TRIES = 100
@@ -91,13 +89,8 @@ class Removing(LogBase):
         keys = self.keys
         for _ in range(_TRIES):
             yield from self._evicting("", 0)
-            try:
+            with holding_ours(keys.meta):
                 flat = yield command("HGETALL", keys.meta, options=AS_BYTES)
-            except ResponseError as error:
-                if "WRONGTYPE" not in str(error):
-                    raise
-                # The script reports the fault in its own words.
-                flat = {}
             meta: dict[bytes, Any] = (
                 flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
             )
