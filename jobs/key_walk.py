@@ -62,7 +62,7 @@ class ScannedPage(NamedTuple):
     replies: list[Any]
 
 
-class Place:
+class StoredPlace:
     """The place of a walk on one node, as a hash in Redis holds it: the base of frozen dataclasses.
 
     Each of their fields has a default, whose type says which values the hash may have for it.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from workstealing.errors import Aborted, NotAdopted
 from workstealing.jobs.adopt_hashes.adopter import Pattern
-from workstealing.jobs.key_walk import KeyShare, Place, is_users_key, scan_page
+from workstealing.jobs.key_walk import KeyShare, StoredPlace, is_users_key, scan_page
 from workstealing.recruiting.slice import Slice
 from workstealing.store.paging import BEGINNING
 from workstealing.store.twin import Node
@@ -54,7 +54,7 @@ class AdoptionReport:
 
 
 @dataclass(frozen=True)
-class WalkPlace(Place):
+class WalkPlace(StoredPlace):
     """The place of the walk on one node.
 
     Fields: facts: the server's process and the cluster's epoch, for which the cursor holds; cursor:

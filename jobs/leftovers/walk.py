@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from workstealing.jobs.key_walk import KeyShare, Place, is_users_key, scan_page
+from workstealing.jobs.key_walk import KeyShare, StoredPlace, is_users_key, scan_page
 from workstealing.jobs.leftovers.judging import is_of_the_key
 from workstealing.jobs.leftovers.rule import Item, Rule
 from workstealing.recruiting.slice import Slice
@@ -21,7 +21,7 @@ _SCANS = {"set": "SSCAN", "zset": "ZSCAN", "hash": "HSCAN"}
 
 
 @dataclass(frozen=True)
-class RulePlace(Place):
+class RulePlace(StoredPlace):
     """The place of a rule's walk on one node.
 
     Fields: facts: for which the cursor holds; cursor: of SCAN, of the present page; inside: the key
