@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import redis
 
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
+from support.fleet_moves import DONE, NEW, OLD, both, fleet, moving, work_off
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import AsyncFleet, Fleet
@@ -27,7 +28,6 @@ from workstealing.store.operations import run
 from workstealing.structures import (
     AsyncDurableKeys,
     AsyncVolatileHashes,
-    DurableKeys,
     Ick,
     VolatileHashes,
 )
@@ -35,33 +35,8 @@ from workstealing.structures.carrying import carry, carry_in, carry_out
 
 pytestmark = pytest.mark.real
 
-OLD, NEW = ("a", "b"), ("a", "b", "c")
-DONE = Backlog(0, 0.0, "keys at their former homes")
 FEW = 12
 """So many names of each kind, where every death fills the fleet anew."""
-
-
-@pytest.fixture(scope="module")
-def shared_servers(shared_redis7: RedisServer) -> Iterator[dict[str, RedisServer]]:
-    servers = {name: RedisServer(shared_redis7.binary, name=f"node {name}") for name in NEW}
-    yield servers
-    for each in servers.values():
-        each.stop()
-
-
-@pytest.fixture
-def servers(shared_servers: dict[str, RedisServer]) -> dict[str, RedisServer]:
-    for each in shared_servers.values():
-        each.wipe()
-    return shared_servers
-
-
-def fleet(servers: dict[str, RedisServer], names: tuple[str, ...], **options: Any) -> Fleet:
-    return Fleet({name: servers[name].client() for name in names}, **options)
-
-
-def both(on: Fleet) -> tuple[VolatileHashes, DurableKeys]:
-    return VolatileHashes(on, "h", backend="emulated"), DurableKeys(on, "k")
 
 
 def fill(on: Fleet, count: int = 60) -> None:
@@ -102,18 +77,6 @@ def check(on: Fleet, servers: dict[str, RedisServer], count: int = 60) -> None:
             assert {on.home(member) for member in members} <= {node}
             listed += len(members)
         assert listed == count
-
-
-def work_off(job: FleetRebalance, most: int = 2_000) -> int:
-    carried = 0
-    for turn in range(most):
-        # A busy machine may be slower than a job waits: the next recruit goes on.
-        with suppress(redis.TimeoutError):
-            carried += job.perform(Slice(25, 10.0)) or 0
-            # A backlog reads as many pages as 16 slices or more.
-            if turn % 8 == 7 and job.backlog(10.0) == DONE:
-                return carried
-    raise AssertionError("the job came to no end")
 
 
 def test_a_key_that_comes_back_is_not_taken_for_carried(servers: dict[str, RedisServer]) -> None:
@@ -205,28 +168,6 @@ def test_a_carrier_that_comes_late_removes_no_key_that_was_written_since(
                 step = steps.send(run(step[0].client, step[1]))
         after: Any = both(fleet(servers, NEW, previous=OLD))[kind == "k"]
         assert (after.hget(name, "f") if kind == "h" else after.get(name)) == b"second"
-
-
-@pytest.mark.parametrize("node", ["former", "new"])
-@pytest.mark.parametrize("by", ["its first use", "the job"])
-def test_a_fence_of_another_type_is_a_layout_error(
-    servers: dict[str, RedisServer], by: str, node: str
-) -> None:
-    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
-    name = moving(after, "k")
-    assert DurableKeys(before, "k").acquire(name, 30)
-    keys = DurableKeys(after, "k")
-    where = after.former_home(name) if node == "former" else after.home(name)
-    shard = key_slot(name.encode()) % 16
-    fence = keys.every_node[where or ""].names.fence(shard)
-    servers[where or ""].client().delete(fence)
-    servers[where or ""].client().hset(fence, "foreign", 1)
-    held = {each: contents(servers[each]) for each in NEW}
-    job = FleetRebalance(keys, None)
-    work = {"the job": lambda: work_off(job), "its first use": lambda: keys.acquire(name, 30)}[by]
-    with pytest.raises(LayoutError, match=r"^the key .*fence.* does not hold a fencing token"):
-        work()
-    assert contents(servers[where or ""])[fence] == held[where or ""][fence]
 
 
 @pytest.mark.parametrize("kind", ["h", "k"])
@@ -487,7 +428,7 @@ async def test_a_key_is_carried_at_its_first_awaited_use(servers: dict[str, Redi
 def test_the_code_of_the_page_runs(
     servers: dict[str, RedisServer], start_redis: Callable[..., RedisServer]
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "fleets.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "fleets.md").read_text(encoding="utf-8")
     urls = [*(server.url for server in servers.values()), start_redis().url]
     for number, url in enumerate(urls, 1):
         page = page.replace(f"redis://10.0.0.{number}", url)
@@ -528,10 +469,6 @@ def test_a_key_is_carried_at_its_first_use(servers: dict[str, RedisServer]) -> N
         for number in range(60):
             pipe.hget(f"plain:{number}", "f")
         assert pipe.execute() == [str(number).encode() for number in range(60)]
-
-
-def moving(on: Fleet, kind: str) -> str:
-    return next(n for n in (f"{kind}:{i}" for i in range(1000)) if on.former_home(n))
 
 
 @pytest.mark.parametrize("change", ["delete", "overwrite", "nothing"])
@@ -617,117 +554,6 @@ def test_readers_see_each_value_at_all_times(servers: dict[str, RedisServer]) ->
         thread.join()
     assert missed == []
     check(fleet(servers, NEW), servers, 100)
-
-
-def test_fencing_tokens_grow_although_the_new_home_s_clock_is_behind(
-    servers: dict[str, RedisServer],
-) -> None:
-    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
-    name = moving(after, "k")
-    ahead = DurableKeys(before, "k", clock_shift_ms=3_600_000)
-    token = ahead.acquire(name, lease=30)
-    assert token is not None
-    assert ahead.release(name, token)
-    later = DurableKeys(after, "k").acquire(name, lease=30)
-    assert later is not None
-    assert later > token
-
-
-def test_tokens_grow_on_where_nobody_held_a_lease_during_the_move(
-    servers: dict[str, RedisServer],
-) -> None:
-    """There was no key to be carried, so no fence was raised, and the move was over."""
-    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
-    name = moving(after, "k")
-    ahead = DurableKeys(before, "k", clock_shift_ms=3_600_000)
-    token = ahead.acquire(name, lease=30)
-    assert token is not None
-    assert ahead.release(name, token)
-    job = FleetRebalance(DurableKeys(after, "k"), None)
-    assert job.backlog(60.0).count == 1
-    assert FleetRebalance(DurableKeys(after, "k"), None, dry_run=True).perform(Slice(25, 10.0)) == 0
-    assert work_off(job) == 0
-    # Its clock is behind, and it knows nothing of the former home.
-    later = DurableKeys(fleet(servers, NEW), "k").acquire(name, lease=30)
-    assert later is not None
-    assert later > token
-
-
-@pytest.mark.parametrize("stays", [True, False])
-def test_tokens_grow_although_the_new_home_s_clock_is_set_back_after_the_move(
-    servers: dict[str, RedisServer], stays: bool
-) -> None:
-    """The backlog went by the clock of a node that had left no token any more, and said 0."""
-    clients = {name: servers[name].client() for name in NEW}
-    new = NEW if stays else ("c",)
-    after = Fleet({name: clients[name] for name in new}, previous={"a": clients["a"]})
-    name = next(n for n in (f"k:{i}" for i in range(1000)) if after.home(n) == "c")
-    token = DurableKeys(Fleet({"a": clients["a"]}), "k").acquire(name, lease=30)
-    assert token is not None
-    assert DurableKeys(Fleet({"a": clients["a"]}), "k").release(name, token)
-    # Where the node stays the new home's clock decides, which is behind now.
-    keys = DurableKeys(after, "k", clock_shift_ms=-3_600_000 if stays else 0)
-    assert FleetRebalance(keys, None).backlog(60.0).count >= 1
-    work_off(FleetRebalance(keys, None))
-    over = Fleet({name: clients[name] for name in new})
-    later = DurableKeys(over, "k", clock_shift_ms=-3_600_000).acquire(name, lease=30)
-    assert later is not None
-    assert later > token
-
-
-def test_leases_of_keys_that_stay_are_no_backlog(servers: dict[str, RedisServer]) -> None:
-    """Each is a later token than the new home's fence, and so the move was never over."""
-    after = fleet(servers, NEW, previous=OLD)
-    keys = DurableKeys(after, "k")
-    stays = next(n for n in (f"k:{i}" for i in range(1000)) if after.home(n) == "a")
-    assert keys.acquire(f"another at {stays}", 30)
-    job = FleetRebalance(keys, None)
-    work_off(job)
-    for shift_ms in (0, 0, 3_600_000):
-        its = DurableKeys(after, "k", clock_shift_ms=shift_ms)
-        token = its.acquire(stays, 30)
-        assert token
-        assert its.release(stays, token)
-        assert job.backlog(60.0) == DONE
-        # One that has not raised the fences itself goes by the new home's clock.
-        other = FleetRebalance(keys, None).backlog(60.0)
-        assert other == DONE or (shift_ms and other.count == 1)
-
-
-def test_a_token_of_a_process_that_runs_on_is_met_by_the_job(
-    servers: dict[str, RedisServer],
-) -> None:
-    """The job had let the tokens grow on once, and was never done."""
-    one, other = {"a": servers["a"].client()}, {"c": servers["c"].client()}
-    keys = DurableKeys(Fleet(other, previous=one), "k")
-    runs_on = DurableKeys(Fleet(one), "k", clock_shift_ms=3_600_000)
-    first = runs_on.acquire("lock", 30)
-    assert first
-    assert runs_on.release("lock", first)
-    job = FleetRebalance(keys, None)
-    work_off(job)
-    token = runs_on.acquire("lock", 30)
-    assert token
-    assert runs_on.release("lock", token)
-    assert job.backlog(60.0).count == 1
-    work_off(job)
-    later = DurableKeys(Fleet(other), "k").acquire("lock", 30)
-    assert later
-    assert later > token
-
-
-@pytest.mark.parametrize("by", ["its first use", "the job"])
-def test_a_lease_is_carried_with_its_nonce(servers: dict[str, RedisServer], by: str) -> None:
-    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
-    name = moving(after, "k")
-    token = DurableKeys(before, "k").acquire(name, 30, nonce="mine")
-    assert token
-    keys = DurableKeys(after, "k")
-    if by == "the job":
-        assert work_off(FleetRebalance(keys, None)) == 2
-    assert keys.acquire(name, 30, nonce="mine") == token
-    assert keys.release(name, nonce="mine") is True
-    assert keys.exists(name) == 0
 
 
 def test_what_cannot_be_carried_is_refused(servers: dict[str, RedisServer]) -> None:
