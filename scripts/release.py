@@ -56,6 +56,10 @@ SCHEMAS = {
     "github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
     "citation-file-format": "CITATION.cff",
 }
+# What the package holds of others, and no metadata names: package, licence -> where its version is.
+VENDORED = {
+    ("npm/uplot", "MIT"): "workstealing/dashboard/static/vendor/uPlot.iife.min.js",
+}
 OUTCOMES = ("worked", "idle", "aborted", "failed", "out_of_time", "skipped")
 # Of a user's shell; those of this checkout would change what an empty environment is.
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST_ADDOPTS")
@@ -284,7 +288,9 @@ class Release:
         found = sorted(each["name"].lower() for each in bill["components"])
         if "redis" not in found:
             raise RefusedError(f"{path.name} does not name redis, which the core needs: {found}")
-        return f"{len(found)} components in {path.name}"
+        bill["components"] += vendored(self.root)
+        path.write_text(json.dumps(bill, indent=2) + "\n", "utf-8")
+        return f"{len(bill['components'])} components in {path.name}"
 
     def try_wheel(self) -> None:
         """Install the wheel: alone, with its demo, and with all extras."""
@@ -335,6 +341,27 @@ class Release:
             "Instead of the second one you may push the tag: .github/workflows/release.yml uploads"
             " when a person has approved it."
         )
+
+
+def vendored(root: Path) -> list[dict[str, Any]]:
+    """Return what the package holds of others, as components of a bill of materials."""
+    components = []
+    for (package, licence), place in VENDORED.items():
+        found = re.search(r"\(v([\d.]+)\)", (root / place).read_text("utf-8")[:200])
+        if found is None:
+            raise RefusedError(f"{place} does not begin with its version, such as (v1.2.3)")
+        purl = f"pkg:{package}@{found[1]}"
+        components.append(
+            {
+                "bom-ref": purl,
+                "licenses": [{"license": {"acknowledgement": "declared", "id": licence}}],
+                "name": package.rpartition("/")[2],
+                "purl": purl,
+                "type": "library",
+                "version": found[1],
+            }
+        )
+    return components
 
 
 def check_figures(figures: Mapping[str, Any]) -> None:
