@@ -31,7 +31,7 @@ from workstealing.structures import (
     Ick,
     VolatileHashes,
 )
-from workstealing.structures.carrying import carry, carry_in
+from workstealing.structures.carrying import carry, carry_in, carry_out
 
 pytestmark = pytest.mark.real
 
@@ -125,7 +125,7 @@ def test_a_key_that_comes_back_is_not_taken_for_carried(servers: dict[str, Redis
     # Nobody removes the marks between two moves.
     for on in (there, back, there):
         for structure in both(on):
-            work_off(FleetRebalance(structure))
+            work_off(FleetRebalance(structure, None))
     check(fleet(servers, NEW), servers)
 
 
@@ -155,7 +155,7 @@ def test_a_key_that_is_written_again_at_its_former_home_is_carried_again(
 
     def carry_over(on: Fleet) -> None:
         if by == "the job":
-            work_off(FleetRebalance(of(on)))
+            work_off(FleetRebalance(of(on), None))
         else:
             read(on)
 
@@ -222,7 +222,7 @@ def test_a_fence_of_another_type_is_a_layout_error(
     servers[where or ""].client().delete(fence)
     servers[where or ""].client().hset(fence, "foreign", 1)
     held = {each: contents(servers[each]) for each in NEW}
-    job = FleetRebalance(keys)
+    job = FleetRebalance(keys, None)
     work = {"the job": lambda: work_off(job), "its first use": lambda: keys.acquire(name, 30)}[by]
     with pytest.raises(LayoutError, match=r"^the key .*fence.* does not hold a fencing token"):
         work()
@@ -260,7 +260,7 @@ def test_a_key_leaves_a_node_whose_memory_is_full(
     names = [name for name in (f"{kind}:{n}" for n in range(FEW)) if after.former_home(name)]
     assert names
     assert structure.ttl(names[0]) != -2
-    work_off(FleetRebalance(structure))
+    work_off(FleetRebalance(structure, None))
     assert [nodes["a"].client().exists(name) for name in names] == [0] * len(names)
     assert [nodes["c"].client().exists(name) for name in names] == [1] * len(names)
 
@@ -291,7 +291,7 @@ def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisS
     waiting = [f"{kind}:{n}" for kind in ("h", "k") for n in range(60)]
     waiting = [name for name in waiting if after.former_home(name)]
     assert {after.home(name) for name in waiting} == {"c"}
-    carried = work_off(FleetRebalance(hashes)) + work_off(FleetRebalance(keys))
+    carried = work_off(FleetRebalance(hashes, None)) + work_off(FleetRebalance(keys, None))
     assert 10 < carried <= len(waiting)
     # Keys without a deadline stand in no due index: the pattern finds them.
     assert work_off(FleetRebalance(hashes, match="plain:*")) > 0
@@ -302,7 +302,7 @@ def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisS
     # Without previous=, the same job removes what the move has left.
     over = both(final)
     for structure in over:
-        job = FleetRebalance(structure)
+        job = FleetRebalance(structure, None)
         assert job.backlog(60.0).count > 0
         assert "marks" in job.backlog(60.0).what
         while any(
@@ -316,6 +316,35 @@ def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisS
     check(final, servers)
 
 
+@pytest.mark.parametrize("backend", ["emulated", "native"])
+@pytest.mark.parametrize("by", ["slices", "a sweep"])
+def test_a_key_that_ends_while_its_carrier_dies_leaves_nothing(
+    start_redis: Callable[..., RedisServer], backend: str, by: str
+) -> None:
+    """Its token stayed on the node that had left the fleet: no index named the key any more."""
+    former, other = (start_redis(8).client() for _ in range(2))
+    before = VolatileHashes(Fleet({"a": former}), "h", backend=backend)
+    before.hset("h:1", "f", "v")
+    now = VolatileHashes(Fleet({"b": other}, previous={"a": former}), "h", backend=backend)
+    old = now.every_node["a"]
+    old.open()
+    assert run(former, carry_out(old, b"h:1", old.layout))
+    # As by its own time to live.
+    former.delete("h:1")
+
+    job = FleetRebalance(now, match="h:*")
+    assert job.backlog(10.0).count == 1
+    if by == "slices":
+        work_off(job)
+    else:
+        for part in job.parts(2):
+            sweep = job.for_part(part)
+            while not sweep.is_drained:
+                sweep.perform(Slice(25, 10.0))
+        assert job.backlog(10.0) == DONE
+    assert former.keys("*:leaving") == []
+
+
 def test_a_dry_run_counts_and_changes_nothing(servers: dict[str, RedisServer]) -> None:
     fill(fleet(servers, OLD))
     on = fleet(servers, NEW, previous=OLD)
@@ -323,12 +352,12 @@ def test_a_dry_run_counts_and_changes_nothing(servers: dict[str, RedisServer]) -
     for structure in both(on):
         kind = structure.namespace
         moving = sum(bool(on.former_home(f"{kind}:{number}")) for number in range(60))
-        job = FleetRebalance(structure, limit=1000, dry_run=True)
+        job = FleetRebalance(structure, None, limit=1000, dry_run=True)
         assert job.backlog() == Backlog(moving, None, "keys at their former homes")
         # One walk over both former nodes; each page is counted once.
-        chosen = iter([0.0] * 16 + [0.9] * 16)
-        job = FleetRebalance(structure, limit=1000, dry_run=True, random=lambda: next(chosen))  # noqa: B023
-        assert sum(job.perform(Slice(1000, 10.0)) for _ in range(32)) == moving
+        chosen = iter([0.0] * 32 + [0.9] * 32)
+        job = FleetRebalance(structure, None, limit=1000, dry_run=True, random=lambda: next(chosen))  # noqa: B023
+        assert sum(job.perform(Slice(1000, 10.0)) for _ in range(64)) == moving
         with pytest.raises(ConfigurationError, match="would never come to an end"):
             job.parts(2)
     assert {name: contents(server) for name, server in servers.items()} == before
@@ -341,7 +370,7 @@ def test_a_backlog_that_lacks_a_node_is_not_exact(
     nodes = {**{name: servers[name].client() for name in OLD}, "d": other.client()}
     fill(Fleet(nodes))
     further = {**nodes, "c": servers["c"].client()}
-    job = FleetRebalance(VolatileHashes(Fleet(further, previous=[*nodes]), "h"))
+    job = FleetRebalance(VolatileHashes(Fleet(further, previous=[*nodes]), "h"), None)
     whole = job.backlog(60.0)
     assert whole.exact
     assert whole.count > 0
@@ -359,8 +388,8 @@ def test_a_sweep_carries_all(servers: dict[str, RedisServer], n: int) -> None:
         match = "plain:*" if structure.holds == "hash" else None
         job = FleetRebalance(structure, match)
         parts = pickle.loads(pickle.dumps(job.parts(n)))
-        # Sixteen index shards a node, and a walk by the pattern.
-        assert len(parts) == min(n, 2 * (16 + (match is not None)))
+        # Sixteen index shards a node, the tokens of theirs, and a walk by the pattern.
+        assert len(parts) == min(n, 2 * (16 + 16 + (match is not None)))
         for part in parts:
             one = job.for_part(part)
             while not one.is_drained:
@@ -389,7 +418,7 @@ def test_a_new_home_that_is_left_alone_holds_up_its_own_keys_only(
         structure.hsetex(name, mapping={"f": 1}, ex=300)
     on = Fleet({name: nodes[name] for name in OLD}, previous=nodes)
     after = VolatileHashes(on, "h", backend="emulated")
-    job = FleetRebalance(after, limit=2, random=lambda: 0.99)
+    job = FleetRebalance(after, None, limit=2, random=lambda: 0.99)
     alone = frozenset({after.on_nodes["a"].twin.identity})
     for _ in range(len(leaving)):
         slice = Slice(2, 10.0)
@@ -400,7 +429,7 @@ def test_a_new_home_that_is_left_alone_holds_up_its_own_keys_only(
     # The keys whose new home is there have been carried, although the others stay before them.
     assert still == {"a"}
     assert job.backlog(60.0) != DONE
-    work_off(FleetRebalance(after))
+    work_off(FleetRebalance(after, None))
 
 
 def test_native_fields_keep_their_deadlines(start_redis: Callable[..., RedisServer]) -> None:
@@ -420,6 +449,26 @@ def test_native_fields_keep_their_deadlines(start_redis: Callable[..., RedisServ
         assert after.hpexpiretime(name, "f", "g", "plain") == times
         assert after.hlen(name) == 3
         assert [n for n, each in servers.items() if each.client().exists(name)] == [on.home(name)]
+
+
+def test_native_keys_without_a_pattern_are_not_taken_for_carried(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """No due index names them: the job found none, said 0 exactly, and the page said go on."""
+    servers = {name: start_redis(8) for name in NEW}
+    before = VolatileHashes(fleet(servers, OLD), "h", backend="native")
+    for number in range(30):
+        before.hsetex(f"h:{number}", mapping={"f": number}, ex=300)
+    job = FleetRebalance(VolatileHashes(fleet(servers, NEW, previous=OLD), "h"), None)
+    for call in (
+        job.backlog,
+        lambda: job.perform(Slice(25, 10.0)),
+        lambda: job.parts(2),
+    ):
+        with pytest.raises(ConfigurationError, match=r"'h' is native.*give match="):
+            call()
+    # Without former nodes nothing is looked for, so no pattern is needed.
+    assert FleetRebalance(VolatileHashes(fleet(servers, NEW), "h"), None).backlog(60.0).exact
 
 
 async def test_a_key_is_carried_at_its_first_awaited_use(servers: dict[str, RedisServer]) -> None:
@@ -442,7 +491,7 @@ def test_the_code_of_the_page_runs(
     urls = [*(server.url for server in servers.values()), start_redis().url]
     for number, url in enumerate(urls, 1):
         page = page.replace(f"redis://10.0.0.{number}", url)
-    first, further = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    first, further, leaving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     scope: dict[str, Any] = {}
     exec(first, scope)
     items = scope["items"]
@@ -454,9 +503,16 @@ def test_the_code_of_the_page_runs(
     (job,) = scope["recruiter"].jobs().values()
     assert job.backlog().count > 0
     work_off(job)
-    assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == [
-        b"%d" % n for n in range(100)
-    ]
+    every = [b"%d" % number for number in range(100)]
+    assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == every
+    exec(leaving, scope)
+    assert scope["rebalance"].backlog().count > 0
+    work_off(scope["rebalance"])
+    assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == every
+    # What the page says is left on the node that may be switched off then.
+    left = servers["c"].client().keys("*")
+    assert left
+    assert all(b"ws:items:layout" in name or b"ws:items:mark" in name for name in left), left
 
 
 def test_a_key_is_carried_at_its_first_use(servers: dict[str, RedisServer]) -> None:
@@ -553,7 +609,7 @@ def test_readers_see_each_value_at_all_times(servers: dict[str, RedisServer]) ->
     thread.start()
     try:
         for structure in both(after):
-            work_off(FleetRebalance(structure, limit=3))
+            work_off(FleetRebalance(structure, None, limit=3))
     finally:
         while not rounds and thread.is_alive():
             stop.wait(0.01)
@@ -587,12 +643,34 @@ def test_tokens_grow_on_where_nobody_held_a_lease_during_the_move(
     token = ahead.acquire(name, lease=30)
     assert token is not None
     assert ahead.release(name, token)
-    job = FleetRebalance(DurableKeys(after, "k"))
+    job = FleetRebalance(DurableKeys(after, "k"), None)
     assert job.backlog(60.0).count == 1
-    assert FleetRebalance(DurableKeys(after, "k"), dry_run=True).perform(Slice(25, 10.0)) == 0
+    assert FleetRebalance(DurableKeys(after, "k"), None, dry_run=True).perform(Slice(25, 10.0)) == 0
     assert work_off(job) == 0
     # Its clock is behind, and it knows nothing of the former home.
     later = DurableKeys(fleet(servers, NEW), "k").acquire(name, lease=30)
+    assert later is not None
+    assert later > token
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_tokens_grow_although_the_new_home_s_clock_is_set_back_after_the_move(
+    servers: dict[str, RedisServer], stays: bool
+) -> None:
+    """The backlog went by the clock of a node that had left no token any more, and said 0."""
+    clients = {name: servers[name].client() for name in NEW}
+    new = NEW if stays else ("c",)
+    after = Fleet({name: clients[name] for name in new}, previous={"a": clients["a"]})
+    name = next(n for n in (f"k:{i}" for i in range(1000)) if after.home(n) == "c")
+    token = DurableKeys(Fleet({"a": clients["a"]}), "k").acquire(name, lease=30)
+    assert token is not None
+    assert DurableKeys(Fleet({"a": clients["a"]}), "k").release(name, token)
+    # Where the node stays the new home's clock decides, which is behind now.
+    keys = DurableKeys(after, "k", clock_shift_ms=-3_600_000 if stays else 0)
+    assert FleetRebalance(keys, None).backlog(60.0).count >= 1
+    work_off(FleetRebalance(keys, None))
+    over = Fleet({name: clients[name] for name in new})
+    later = DurableKeys(over, "k", clock_shift_ms=-3_600_000).acquire(name, lease=30)
     assert later is not None
     assert later > token
 
@@ -603,7 +681,7 @@ def test_leases_of_keys_that_stay_are_no_backlog(servers: dict[str, RedisServer]
     keys = DurableKeys(after, "k")
     stays = next(n for n in (f"k:{i}" for i in range(1000)) if after.home(n) == "a")
     assert keys.acquire(f"another at {stays}", 30)
-    job = FleetRebalance(keys)
+    job = FleetRebalance(keys, None)
     work_off(job)
     for shift_ms in (0, 0, 3_600_000):
         its = DurableKeys(after, "k", clock_shift_ms=shift_ms)
@@ -612,7 +690,7 @@ def test_leases_of_keys_that_stay_are_no_backlog(servers: dict[str, RedisServer]
         assert its.release(stays, token)
         assert job.backlog(60.0) == DONE
         # One that has not raised the fences itself goes by the new home's clock.
-        other = FleetRebalance(keys).backlog(60.0)
+        other = FleetRebalance(keys, None).backlog(60.0)
         assert other == DONE or (shift_ms and other.count == 1)
 
 
@@ -626,7 +704,7 @@ def test_a_token_of_a_process_that_runs_on_is_met_by_the_job(
     first = runs_on.acquire("lock", 30)
     assert first
     assert runs_on.release("lock", first)
-    job = FleetRebalance(keys)
+    job = FleetRebalance(keys, None)
     work_off(job)
     token = runs_on.acquire("lock", 30)
     assert token
@@ -646,7 +724,7 @@ def test_a_lease_is_carried_with_its_nonce(servers: dict[str, RedisServer], by: 
     assert token
     keys = DurableKeys(after, "k")
     if by == "the job":
-        assert work_off(FleetRebalance(keys)) == 2
+        assert work_off(FleetRebalance(keys, None)) == 2
     assert keys.acquire(name, 30, nonce="mine") == token
     assert keys.release(name, nonce="mine") is True
     assert keys.exists(name) == 0
@@ -660,7 +738,7 @@ def test_what_cannot_be_carried_is_refused(servers: dict[str, RedisServer]) -> N
     with pytest.raises(ConfigurationError, match="no node of the fleet any more"):
         fleet(servers, OLD, previous=NEW)
     with pytest.raises(ConfigurationError, match="on a Fleet"):
-        FleetRebalance(VolatileHashes(servers["a"].client(), "h"))
+        FleetRebalance(VolatileHashes(servers["a"].client(), "h"), None)
     hashes = both(after)[0]
     name = moving(after, "h")
     hashes.every_node[after.former_home(name) or ""].open()
@@ -681,7 +759,7 @@ def test_a_foreign_key_in_the_place_of_a_mark_is_a_layout_error(
     for shard in range(new.open().index_shards):
         servers["c"].client().set(new.names.carried(shard), "foreign")
     with pytest.raises(LayoutError, match=r"^the key .*:carried .*; nothing was changed$"):
-        work_off(FleetRebalance(hashes))
+        work_off(FleetRebalance(hashes, None))
 
 
 @pytest.mark.slow
@@ -708,7 +786,7 @@ def test_killed_at_every_command(servers: dict[str, RedisServer], kind: str, by:
             if by == "user":
                 assert structure.exists(mine[0]) == 1
                 return
-            job = FleetRebalance(structure, random=lambda: 0.0)
+            job = FleetRebalance(structure, None, random=lambda: 0.0)
             job._places["a"] = (key_slot(mine[0].encode()) % 16, b"0")
             # A busy machine may be slower than a job waits: the next recruit goes on.
             for _ in range(100):
@@ -726,6 +804,6 @@ def test_killed_at_every_command(servers: dict[str, RedisServer], kind: str, by:
                 assert hashes.hget(f"h:{number}", "f") == str(number).encode()
                 assert keys.get(f"k:{number}") == str(number).encode()
             for structure in (hashes, keys):
-                work_off(FleetRebalance(structure))
+                work_off(FleetRebalance(structure, None))
             check(fleet(servers, NEW), servers, FEW)
         assert deaths >= 6
