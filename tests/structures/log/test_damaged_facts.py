@@ -9,6 +9,8 @@ import pytest
 from support.any_server import AnyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from workstealing.errors import LayoutError
+from workstealing.jobs import LogTrimmer
+from workstealing.recruiting.slice import Slice
 from workstealing.structures import Log
 from workstealing.structures.log.removing import MOST_IN_VAIN
 
@@ -88,3 +90,23 @@ def test_a_log_of_many_blocks_is_evicted_whole(any_server: AnyServer) -> None:
     assert log.evict(keep=0) == 2
     assert log.delete() is True
     assert any_server.size() == 0
+
+
+@pytest.mark.parametrize("end", [FAR, 130])
+@pytest.mark.parametrize("bounds", [{"max_entries": 5}, {"max_bytes": 1}])
+def test_a_recruit_evicts_nothing_either(
+    any_server: AnyServer, bounds: dict[str, int], end: int
+) -> None:
+    """It evicted all entries, some blocks in each slice."""
+    client = any_server.client()
+    log = damaged(client, end)
+    # fakeredis does not say how large a key is.
+    job = LogTrimmer(log, **(bounds if any_server.is_real else {"max_entries": 5}))
+    for look in (lambda: job.perform(Slice(2, 30.0)), job.backlog):
+        with pytest.raises(LayoutError, match=rf"says '?{end}'? as next where"):
+            look()
+    assert client.hget(log.keys.meta, "first") == b"0"
+    assert all(client.exists(log.keys.block(each)) for each in range(3))
+    # By age its entries go.
+    late = LogTrimmer(Log(client, "l", block=10, clock_shift_ms=3_600_000), max_age=60)
+    assert late.perform(Slice(3, 30.0)) == 3

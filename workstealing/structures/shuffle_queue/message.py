@@ -151,9 +151,8 @@ def _seconds(deadline: str | None) -> float | None:
         return None
 
 
-_OWN: dict[Any, str] = {
-    form: text for text in (TENANT, DEADLINE, TRACKING, GROUP) for form in (text, text.encode())
-}
+# Names that begin so are the queue's own, now and in later releases.
+_OWN = ("ws:", b"ws:")
 
 
 def checked_fields(fields: object) -> list[Any]:
@@ -168,7 +167,7 @@ def checked_fields(fields: object) -> list[Any]:
         )
     flat: list[Any] = []
     for name, value in fields.items():
-        if name in _OWN:
+        if isinstance(name, str | bytes) and name[:3] in _OWN:
             raise ConfigurationError(
                 f"the field {name!r} is the queue's own: give a name that does not begin with 'ws:'"
             )
