@@ -151,8 +151,11 @@ def _seconds(deadline: str | None) -> float | None:
         return None
 
 
-# Names that begin so are the queue's own, now and in later releases.
-_OWN = ("ws:", b"ws:")
+_OWN: dict[Any, str] = {
+    form: text for text in (TENANT, DEADLINE, TRACKING, GROUP) for form in (text, text.encode())
+}
+# Later releases may have further ones.
+_KEPT = ("ws:", b"ws:")
 
 
 def checked_fields(fields: object) -> list[Any]:
@@ -167,7 +170,7 @@ def checked_fields(fields: object) -> list[Any]:
         )
     flat: list[Any] = []
     for name, value in fields.items():
-        if isinstance(name, str | bytes) and name[:3] in _OWN:
+        if isinstance(name, str | bytes) and name[:3] in _KEPT:
             raise ConfigurationError(
                 f"the field {name!r} is the queue's own: give a name that does not begin with 'ws:'"
             )
