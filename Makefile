@@ -1,8 +1,9 @@
 # Each target prepares what it needs; see scripts/setup.sh. Variables: DEMO_ARGS,
-# SURVEY_DEMO_ARGS, TEST_ARGS, TEST_WORKERS, PART, PROVE_ARGS, MATRIX_ARGS, BENCH_ARGS, PIPELINE_ARGS, PYTHON.
+# SURVEY_DEMO_ARGS, TEST_ARGS, TEST_WORKERS, PART, PROVE_ARGS, MATRIX_ARGS, BENCH_ARGS, PIPELINE_ARGS,
+# RELEASE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo survey-demo pipeline cassandra test test-all test-part test-cassandra test-matrix test-durations lint format types bench prove wheel clean
+.PHONY: help setup demo survey-demo pipeline cassandra test test-all test-part test-cassandra test-matrix test-durations lint format types bench prove release wheel clean
 
 # One worker more than cores: the tests wait for servers for a third of their time.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$((n + 1)))
@@ -66,6 +67,9 @@ bench: setup  ## measure, each figure beside its reference: make bench BENCH_ARG
 
 prove: setup  ## attack it again with new seeds, and add it up in docs/proof.md: make prove PROVE_ARGS="..."
 	@exec $(PY) scripts/prove.py $(PROVE_ARGS)
+
+release: setup  ## prepare a release in dist/, try it, publish nothing: make release RELEASE_ARGS=--rehearse
+	@exec $(PY) scripts/release.py $(RELEASE_ARGS)
 
 wheel: setup  ## build the wheel into dist/
 	@bash scripts/build_wheel.sh dist

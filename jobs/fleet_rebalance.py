@@ -67,10 +67,11 @@ class FleetRebalance(DivisibleJob):
     """Carries keys over from the former nodes of a fleet, while readers and writers go on.
 
     Arguments: structure: VolatileHashes or DurableKeys on a fleet with `previous`; match: a pattern
-    of redis's SCAN for keys without a deadline, which no due index names (all strings, or hashes,
-    that match it belong to the namespace); limit: the most keys a slice carries; dry_run: count the
-    keys that it would carry, and change nothing; name: by default ``fleet_rebalance.<namespace>``;
-    random: returns a float in [0, 1), for the choice of the node; clock: for tests. Raises:
+    of redis's SCAN for keys that no due index names: those without a deadline, and all keys of a
+    native namespace (all strings, or hashes, that match it belong to the namespace); None only if
+    every key has a deadline; limit: the most keys a slice carries; dry_run: count the keys that it
+    would carry, and change nothing; name: by default ``fleet_rebalance.<namespace>``; random:
+    returns a float in [0, 1), for the choice of the node; clock: for tests. Raises:
     ConfigurationError.
 
     A slice looks at one page of one former node, and carries the keys on it whose home is another
@@ -78,13 +79,14 @@ class FleetRebalance(DivisibleJob):
     of a process on a node also lets the fencing tokens of leases grow on at the new homes. A key is
     carried at its first use as well, so the job moves the keys that nobody uses. It is done when
     `backlog` says 0, exactly. On a fleet without `previous` it removes the marks of the move that
-    is over.
+    is over. A key without a deadline that `match` does not find is neither carried
+    nor counted.
     """
 
     def __init__(
         self,
         structure: Any,
-        match: str | None = None,
+        match: str | None,
         limit: int = 25,
         *,
         dry_run: bool = False,
@@ -122,7 +124,8 @@ class FleetRebalance(DivisibleJob):
         """Carry up to ``slice.limit`` keys of one former node.
 
         Returns: how many (would be, on a dry run). Raises: ConfigurationError if two nodes have
-        different layouts; LayoutError; OutOfTime; connection faults.
+        different layouts, or for a native namespace without `match`; LayoutError; OutOfTime;
+        connection faults.
         """
         nodes = self._former or list(self._indexes)
         free = [node for node in nodes if self._identity(node) not in slice.held_back]
@@ -143,12 +146,13 @@ class FleetRebalance(DivisibleJob):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the keys that wait at their former homes; their age is unknown.
 
-        Keys without a deadline are counted by `match`. An index shard whose fencing tokens do not
-        grow on at a new home yet counts as a key. Without former nodes, the marks of the move
-        are counted. Nodes that cannot be reached are left out, and the count is not exact then, nor
-        if there was not time for all. Arguments: seconds: the most time, in seconds or a timedelta.
-        Raises: LayoutError. O(keys) on the former nodes, 100 a round trip; else one round trip to
-        each node.
+        Keys without a deadline are counted by `match`, and not without it. A key that ended while
+        it was carried counts until its token is removed. An index shard whose fencing tokens do not
+        grow on at a new home yet counts as a key. Without former nodes, the marks of the move are
+        counted. Nodes that cannot be reached are left out, and the count is not exact then, nor if
+        there was not time for all. Arguments: seconds: the most time, in seconds or a timedelta.
+        Raises: ConfigurationError for a native namespace without `match`; LayoutError. O(keys) on
+        the former nodes, 100 a round trip; else one round trip to each node.
         """
         seconds = seconds_of(seconds, "seconds")
         budget, found, is_exact = Budget(seconds, timeout=seconds), set[bytes](), True
@@ -185,7 +189,8 @@ class FleetRebalance(DivisibleJob):
     def parts(self, n: int) -> Sequence[Any]:
         """Divide the former nodes for a sweep; see `DivisibleJob.parts`. A dry run is refused.
 
-        One round trip to each former node.
+        Raises: ConfigurationError for a native namespace without `match`. One round trip to each
+        former node.
         """
         refuse_dry_run(self.name, dry_run=self.dry_run)
         stretches = []
@@ -219,9 +224,15 @@ class FleetRebalance(DivisibleJob):
         return self._identity(self.structure.fleet.home(name))
 
     def _stretches(self, layout: Layout) -> range:
-        """Return the numbers of a node's stretches: its index shards, and what `match` finds."""
-        shards = 0 if layout.is_native else layout.index_shards
-        return range(shards + (self._match is not None))
+        """Return the numbers of a node's stretches: see `_command`. Raises: ConfigurationError."""
+        if layout.is_native and self._match is None:
+            # A walk would find no key, and 0 exactly would be taken for the end of the move.
+            raise ConfigurationError(
+                f"{self.structure.namespace!r} is native, so only a pattern finds its keys: give"
+                " match=, such as match='item:*'"
+            )
+        indexes = 1 if layout.is_native else 2
+        return range(indexes * layout.index_shards + (self._match is not None))
 
     def _of_others(self, node: str, names: list[bytes]) -> list[bytes]:
         return [name for name in names if self.structure.fleet.former_home(name) == node]
@@ -259,18 +270,30 @@ class FleetRebalance(DivisibleJob):
             return [], _START
         number, cursor = place
         structure = self.structure.every_node[node]
-        is_indexed = not layout.is_native and stretches[number] < layout.index_shards
-        command: tuple[Any, ...] = (
-            ("ZSCAN", structure.names.due(stretches[number]), cursor, "COUNT", _SCANNED)
-            if is_indexed
-            else ("SCAN", cursor, "MATCH", self._match, "COUNT", _SCANNED, "TYPE", structure.holds)
-        )
+        command = self._command(structure, layout, stretches[number], cursor)
         with structure.names.asked():
             (reply,) = checked(structure.twin.call(structure.twin.nodes()[0], [command], budget))
-        names = list(reply[1][::2] if is_indexed else reply[1])
+        # An index says a time or a token beside each name.
+        names = list(reply[1] if command[0] == "SCAN" else reply[1][::2])
         if reply[0] != b"0":
             return names, _NodePlace(number, reply[0])
         return names, _NodePlace(number + 1) if number + 1 < len(stretches) else _START
+
+    def _command(
+        self, structure: Any, layout: Layout, stretch: int, cursor: bytes
+    ) -> tuple[Any, ...]:
+        """Return the command that reads a page of a stretch.
+
+        The stretches are the due index of each index shard, which a native layout lacks, the tokens
+        of leaving keys in each, and the keys that `match` finds. A key that ended while it was
+        carried is named by its token alone.
+        """
+        index, shard = divmod(stretch, layout.index_shards)
+        if index == 0 and not layout.is_native:
+            return "ZSCAN", structure.names.due(shard), cursor, "COUNT", _SCANNED
+        if index <= 1 - layout.is_native:
+            return "HSCAN", structure.names.leaving(shard), cursor, "COUNT", _SCANNED
+        return "SCAN", cursor, "MATCH", self._match, "COUNT", _SCANNED, "TYPE", structure.holds
 
     def _carry(self, node: str, layout: Layout, names: list[bytes], slice: Slice) -> int:
         old = self.structure.every_node[node]
@@ -330,24 +353,28 @@ class FleetRebalance(DivisibleJob):
 
         def tokens_of(name: str) -> tuple[list[tuple[int, bytes]], tuple[int, bytes]]:
             """Return the tokens, and the one that the node's clock would make now."""
-            twin = every[name].twin
-            commands = [read_fence(every[name], shard).by_text() for shard in shards]
+            structure = every[name]
+            twin, shift_ms = structure.twin, structure.translator.clock_shift_ms
+            commands = [read_fence(structure, shard).by_text() for shard in shards]
             *tokens, (seconds, micros) = checked(
                 twin.call(twin.nodes()[0], [*commands, ("TIME",)], budget)
             )
-            now = b"%d%06d" % (int(seconds), int(micros))
+            now = b"%d" % (int(seconds) * 1_000_000 + int(micros) + 1_000 * shift_ms)
             # As is_greater() of the scripts compares them.
             *found, clock = [(len(token), token) for token in (*(t or b"" for t in tokens), now)]
             return found, clock
 
         former, _ = tokens_of(node)
+        stays = node in self.structure.fleet.nodes
         for home in self._homes_of(node) if any(size for size, _ in former) else ():
-            if node in self.structure.fleet.nodes and (node, home) in self._fenced:
+            if stays and (node, home) in self._fenced:
                 # Later tokens are of keys that stay.
                 continue
             found, clock = tokens_of(home)
             for shard, (old, new) in enumerate(zip(former, found, strict=True)):
-                if old > max(new, clock):
+                # Where a node stays nobody knows whose its last token is; that of a node that left
+                # is raised in any case, because a clock may be set back.
+                if old > (max(new, clock) if stays else new):
                     # The next slice raises it once more.
                     self._fenced.discard((node, home))
                     yield home.encode() + every[home].names.fence(shard)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from redis.exceptions import ResponseError
 
@@ -20,9 +20,19 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.keys import require_users_key
+from workstealing.store.paging import CURSOR
 from workstealing.store.scripts import load
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.stored import wrong_type
+
+_FORMS: Mapping[str | type, re.Pattern[bytes]] = {
+    "cursor": CURSOR,
+    "at": CURSOR,
+    bool: re.compile(rb"[01]"),
+    int: re.compile(rb"[0-9]{1,15}"),
+    float: re.compile(rb"[0-9]{1,12}(\.[0-9]{1,20})?"),
+    bytes: re.compile(rb".*", re.DOTALL),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,37 @@ class ScannedPage(NamedTuple):
     cursor: bytes
     keys: list[bytes]
     replies: list[Any]
+
+
+class StoredPlace:
+    """The place of a walk on one node, as a hash in Redis holds it: the base of frozen dataclasses.
+
+    Each of their fields has a default, whose type says which values the hash may have for it.
+    """
+
+    @classmethod
+    def read(cls, reply: Sequence[bytes]) -> Self:
+        """Return the place that a reply of HGETALL holds; the beginning for one of nonsense."""
+        found = dict(zip(reply[::2], reply[1::2], strict=True))
+        place = {}
+        for name, default in vars(cls()).items():
+            value = found.get(name.encode())
+            if value is None:
+                continue
+            kind = type(default)
+            if not _FORMS[name if name in _FORMS else kind].fullmatch(value):
+                # It only spares some steps.
+                return cls()
+            place[name] = value == b"1" if kind is bool else kind(value)
+        return cls(**place)
+
+    def fields(self) -> tuple[bytes | str | int | float, ...]:
+        """Return the names and values of the hash that holds the place."""
+        return tuple(
+            part
+            for name, value in vars(self).items()
+            for part in (name, int(value) if isinstance(value, bool) else value)
+        )
 
 
 def scan_page(

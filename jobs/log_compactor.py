@@ -36,7 +36,7 @@ from workstealing.structures.log.blocks import (
     head_of,
     seal,
 )
-from workstealing.structures.stored import stored_number
+from workstealing.structures.stored import holding_ours, stored_number
 
 __all__ = ["LogCompactor"]
 
@@ -422,15 +422,8 @@ class Compactor(LogEngine):
         return start, start + window - 1
 
     def _call(self, budget: Budget, slice: Slice | None, *commands: Command) -> list[Any]:
-        try:
+        with holding_ours(self._keys.base):
             return super()._call(budget, slice, *commands)
-        except ResponseError as error:
-            if not str(error).startswith("WRONGTYPE"):
-                raise
-            raise LayoutError(
-                f"one of the keys {self._keys.base.decode()}meta, full and raw does not hold what a"
-                " log has there: restore it from a backup, or use another name; nothing was changed"
-            ) from None
 
     def _facts_in(self, reply: Sequence[bytes | None]) -> _CompactorFacts:
         mark, epoch, block = reply

@@ -210,12 +210,13 @@ class Trimming(LogEngine):
         ]
         # Never more than there are: the block that is being written stays.
         blocks = keys.blocks(facts.kept, max(1, min(limit, facts.blocks, BLOCKS_A_SCRIPT)))
-        sent = (keys.meta, keys.news, keys.full, keys.raw, keys.times, *groups, *blocks)
+        last = keys.block(max(0, facts.next - 1) // facts.block)
+        sent = (keys.meta, keys.news, keys.full, keys.raw, keys.times, last, *groups, *blocks)
         settings = (
             *(facts.block, facts.epoch, facts.joined if bounds.spare_groups else ""),
             "" if bounds.max_age_ms is None else bounds.max_age_ms,
             "" if bounds.max_entries is None else bounds.max_entries,
-            *(*before, facts.kept, len(groups), int(dry_run)),
+            *(*before, facts.kept, len(groups), int(dry_run), facts.next),
         )
         status, *done = self._run(budget, slice, "trim", sent, *settings)
         if status < 0:

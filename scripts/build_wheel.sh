@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Puts the wheel into a folder: scripts/build_wheel.sh FOLDER. It is built once from the same files,
-# whoever asks for it: .cache/wheel keeps it until one of them changes. It builds from a copy, so
-# that neither a build/ folder of before nor a second build at the same time can get into the wheel.
+# Puts the wheel into a folder: scripts/build_wheel.sh FOLDER [sdist]; with "sdist" that one, too.
+# Both are built at once, the wheel out of the sdist, and once from the same files, whoever asks for
+# them: .cache/wheel keeps them until one of the files changes. They are built from a copy, so that
+# neither a build/ folder of before nor a second build at the same time can get into them;
+# scripts/artifacts.py makes the copy and says what it changes in it.
 set -euo pipefail
 
-out=$(mkdir -p "${1:?usage: scripts/build_wheel.sh FOLDER}" && cd "$1" && pwd)
+out=$(mkdir -p "${1:?usage: scripts/build_wheel.sh FOLDER [sdist]}" && cd "$1" && pwd)
+with_sdist=${2:-}
 cd "$(dirname "$0")/.."
 kept=.cache/wheel
 mkdir -p "$kept"
@@ -13,14 +16,13 @@ flock 9
 
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-tar --exclude=__pycache__ -cf - pyproject.toml README.md LICENSE workstealing jobs lua |
-    tar -xf - -C "$copy"
+.venv/bin/python -P scripts/artifacts.py copy "$copy"
 # Of the copy: what is edited meanwhile belongs to the next wheel.
 sum=$({ cat scripts/build_wheel.sh constraints.txt && cd "$copy" &&
     find . -type f -print0 | sort -z | xargs -0 sha256sum; } | sha256sum)
 if [ "$(cat "$kept/sum" 2> /dev/null)" != "$sum" ]; then
-    rm -f "$kept"/*.whl "$kept/sum"
-    .venv/bin/python -m build --wheel --no-isolation --outdir "$kept" "$copy" > "$copy/log" 2>&1 || {
+    rm -f "$kept"/*.whl "$kept"/*.tar.gz "$kept/sum"
+    .venv/bin/python -m build --no-isolation --outdir "$kept" "$copy" > "$copy/log" 2>&1 || {
         cat "$copy/log" >&2
         echo "build_wheel: the wheel could not be built; the builder's output is above" >&2
         exit 1
@@ -28,3 +30,4 @@ if [ "$(cat "$kept/sum" 2> /dev/null)" != "$sum" ]; then
     printf '%s\n' "$sum" > "$kept/sum"
 fi
 cp "$kept"/*.whl "$out"
+[ -z "$with_sdist" ] || cp "$kept"/*.tar.gz "$out"

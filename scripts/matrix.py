@@ -8,6 +8,7 @@ failure; what is missing is one only in a part of CI.
 
     make test-matrix MATRIX_ARGS="--only oldest newest"
     make test-matrix MATRIX_ARGS="--only arq --list"
+    make test-matrix MATRIX_ARGS="--cell 3.13 oldest redis8"
 """
 
 from __future__ import annotations
@@ -342,7 +343,8 @@ def run_environment(environment: dict[str, Any], workers: int, result: Result) -
         variables["PYTHON_GIL"] = "0"
     failed = 0
     workers = environment.get("workers", workers)
-    for number, selection in enumerate(TABLE["tests"][environment["tests"]]):
+    tests = environment["tests"]
+    for number, selection in enumerate(tests if isinstance(tests, list) else TABLE["tests"][tests]):
         log = home / f"tests-{number}.log"
         command = [home / "bin" / "python", "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         parallel = ["-n", str(workers), "--dist", "worksteal"] if workers > 1 else []
@@ -370,6 +372,23 @@ def of_part(part: int) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     chosen = [each for each in TABLE["environments"] if each["part"] == part]
     environments = [each | {"tests": each.get("ci", each["tests"])} for each in chosen]
     return environments, [each for each in TABLE["beside"] if each["part"] == part]
+
+
+def cell(python: str, redis: str, server: str) -> dict[str, Any]:
+    """Return the environment of a cell of the public CI.
+
+    Arguments: python: a version; redis: "oldest" or "newest"; server: a kind of the tests.
+    """
+    wanted = PACKAGES["redis"][redis]
+    chosen = TABLE["cell"].get(server, [f"--part={server}"])
+    return {
+        "name": f"cell-{python}-{redis}-{server}",
+        "python": [python],
+        "versions": "newest",
+        # The newest is a series, the oldest one release.
+        "pins": [f"redis=={wanted}{'.*' if redis == 'newest' else ''}"],
+        "tests": [[*chosen, *TABLE["cell"]["tests"]]],
+    }
 
 
 def ends() -> list[dict[str, Any]]:
@@ -472,6 +491,12 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these environments alone")
     parser.add_argument("--part", type=int, help="those of CI's part; none may be missing")
+    parser.add_argument(
+        "--cell",
+        nargs=3,
+        metavar=("PYTHON", "oldest|newest", "SERVER"),
+        help="the contracts with this Python and redis-py, on this kind of server",
+    )
     parser.add_argument("--smoke", action="store_true", help="let pip resolve the two ends alone")
     parser.add_argument("--list", action="store_true", help="name what would run, and end")
     options = parser.parse_args()
@@ -480,6 +505,8 @@ def main() -> int:
         environments, beside = of_part(options.part)
         if not environments and not beside:
             parser.error(f"no environment belongs to part {options.part}")
+    if options.cell:
+        environments, beside = [cell(*options.cell)], []
     if options.only:
         known = {each["name"] for each in environments} | {each["package"] for each in beside}
         if unknown := set(options.only) - known:
@@ -500,7 +527,7 @@ def main() -> int:
     else:
         results = run(environments, beside)
     print_summary(results)
-    strict = options.smoke or options.part is not None
+    strict = options.smoke or options.cell or options.part is not None
     bad = [each for each in results if each.status in {"FAILED", *(["missing"] if strict else [])}]
     print(f"{len(results) - len(bad)} passed, {len(bad)} failed")
     return int(bool(bad))

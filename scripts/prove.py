@@ -2,8 +2,8 @@
 
 Each attack is a set of tests that count their tries (tests/support/proof.py). They run for as long
 as they are given, over and over, each time with another seed. What they tried, and what was lost,
-held or wrong, is added to docs/proof.json, by attack, structure and server, and the table of
-docs/proof.md is made from it.
+held or wrong, is added to docs/proof.json, by attack, structure and server, and the tables of
+docs/proof.md are made from it. A run that is repeated by --seed is made once, and adds nothing.
 
     make prove PROVE_ARGS="--only kills --minutes 5"
 """
@@ -29,6 +29,7 @@ from support import processes  # noqa: E402 - the tests' folder had to be found 
 SUMS = ROOT / "docs" / "proof.json"
 PAGE = ROOT / "docs" / "proof.md"
 BEGIN, END = "<!-- the table: begin -->", "<!-- the table: end -->"
+IN_FULL = "The same by structure and server:"
 
 
 @dataclass(frozen=True)
@@ -139,20 +140,37 @@ def add(
 
 
 def table(sums: Mapping[tuple[str, str, str], Sequence[int]]) -> str:
-    """Return the page's table, a row for each attack, structure and server."""
-    lines = ["| attack | on | server | tried | lost | held | wrong | again |", "|---" * 8 + "|"]
+    """Return the page's long table, a row for each attack, structure and server."""
+    lines = ["| attack | on | server | tried | lost | held | wrong |", "|---" * 7 + "|"]
     for (title, part, server), numbers in sorted(sums.items()):
-        (name,) = [each.name for each in ATTACKS if title.startswith(each.words)]
-        again = f'`make prove PROVE_ARGS="--only {name}"`'
-        cells = [title, part, server or "no server", *(f"{each:,}" for each in numbers), again]
+        cells = [title, part, server or "the test's own", *(f"{each:,}" for each in numbers)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def summary(sums: Mapping[tuple[str, str, str], Sequence[int]]) -> str:
+    """Return the page's short table, a row for each attack and one for all."""
+    lines = ["| attack | on | servers | tried | lost | held | wrong | again |", "|---" * 8 + "|"]
+    for title in sorted({key[0] for key in sums}):
+        rows = {key: numbers for key, numbers in sums.items() if key[0] == title}
+        (name,) = [each.name for each in ATTACKS if title.startswith(each.words)]
+        parts = ", ".join(sorted({part for _, part, _ in rows}))
+        servers = {each for _, _, server in rows for each in server.split(", ") if each}
+        cells = [title, parts, ", ".join(sorted(servers)), *_said(rows), f"`--only {name}`"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append(f"| **all** |  |  | {' | '.join(_said(sums))} |  |")
+    return "\n".join(lines)
+
+
+def _said(sums: Mapping[tuple[str, str, str], Sequence[int]]) -> list[str]:
+    """Return the totals of some rows as texts: tried, lost, held, wrong."""
+    return [f"{sum(numbers):,}" for numbers in zip(*sums.values(), strict=True)]
 
 
 def write(
     sums: Mapping[tuple[str, str, str], Sequence[int]], of: str | None = None, seed: int = 0
 ) -> None:
-    """Write the sums, and the page's table.
+    """Write the sums, and the page's tables.
 
     Arguments: sums; of: the name of the attack that was run, and its seed.
     """
@@ -166,7 +184,9 @@ def write(
     text = PAGE.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(sums)}\n{END}{after}", "utf-8")
+    PAGE.write_text(
+        f"{before}{BEGIN}\n{summary(sums)}\n\n{IN_FULL}\n\n{table(sums)}\n{END}{after}", "utf-8"
+    )
 
 
 def run(attack: Attack, seed: int, path: Path) -> int:
@@ -188,7 +208,9 @@ def main() -> int:
     known = [attack.name for attack in ATTACKS]
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=known, help=", ".join(known))
     parser.add_argument("--minutes", type=float, default=5.0, help="for each attack; 5 by default")
-    parser.add_argument("--seed", type=int, help="of the first run; drawn if it is not given")
+    parser.add_argument(
+        "--seed", type=int, help="make one run with this seed again, and add nothing"
+    )
     options = parser.parse_args()
     chosen = [each for each in ATTACKS if not options.only or each.name in options.only]
     seeds = random.SystemRandom()
@@ -206,11 +228,15 @@ def main() -> int:
             if not lines:
                 print(f"FAILED  {attack.name} has tried nothing")
                 return 1
-            write(add(load(), lines), attack.name, seed)
+            tried, lost, held, wrong = _said(add({}, lines))
+            print(f"{attack.name}: {tried} tried, {lost} lost, {held} held, {wrong} wrong")
+            if options.seed is None:
+                write(add(load(), lines), attack.name, seed)
+                print("This was added to docs/proof.json and docs/proof.md.")
             if failed:
                 print(f"FAILED  {attack.name}: repeat it by --only {attack.name} --seed {seed}")
                 status = 1
-            if failed or time.monotonic() > until:
+            if failed or options.seed is not None or time.monotonic() > until:
                 break
             seed = seeds.randrange(1, 2**31)
     return status

@@ -70,17 +70,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def test_the_wheel_holds_exactly_the_trees_files(wheel: zipfile.ZipFile) -> None:
-    shipped = {
-        name for name in wheel.namelist() if not name.partition("/")[0].endswith(".dist-info")
-    }
-    tree = files_of_the_tree()
-    assert shipped == set(tree), (
-        "add the missing folder to [tool.setuptools] packages, or the file's kind to package-data"
-    )
-    assert {name for name in shipped if wheel.read(name) != tree[name].read_bytes()} == set()
-
-
 def test_the_wheel_has_its_licence_its_types_and_its_command(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     assert "workstealing/py.typed" in names

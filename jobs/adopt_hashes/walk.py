@@ -8,9 +8,9 @@ from typing import Protocol
 
 from workstealing.errors import Aborted, NotAdopted
 from workstealing.jobs.adopt_hashes.adopter import Pattern
-from workstealing.jobs.key_walk import KeyShare, is_users_key, scan_page
+from workstealing.jobs.key_walk import KeyShare, StoredPlace, is_users_key, scan_page
 from workstealing.recruiting.slice import Slice
-from workstealing.store.paging import BEGINNING, CURSOR
+from workstealing.store.paging import BEGINNING
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.namespace import Layout
@@ -54,7 +54,7 @@ class AdoptionReport:
 
 
 @dataclass(frozen=True)
-class WalkPlace:
+class WalkPlace(StoredPlace):
     """The place of the walk on one node.
 
     Fields: facts: the server's process and the cluster's epoch, for which the cursor holds; cursor:
@@ -70,29 +70,6 @@ class WalkPlace:
     at: bytes = BEGINNING
     done: bytes = b""
     over: bool = False
-
-    @classmethod
-    def read(cls, reply: Sequence[bytes]) -> WalkPlace:
-        """Return the place that a reply of HGETALL holds; the beginning for one of nonsense."""
-        found = dict(zip(reply[::2], reply[1::2], strict=True))
-        if any(not CURSOR.fullmatch(found.get(name, BEGINNING)) for name in (b"cursor", b"at")):
-            return cls()
-        return cls(
-            facts=found.get(b"facts", b""),
-            cursor=found.get(b"cursor", BEGINNING),
-            left=found.get(b"left", b"0") == b"1",
-            inside=found.get(b"inside", b""),
-            at=found.get(b"at", BEGINNING),
-            done=found.get(b"done", b""),
-            over=found.get(b"over", b"0") == b"1",
-        )
-
-    def fields(self) -> tuple[bytes | str | int, ...]:
-        """Return the names and values of the hash that holds the place."""
-        return (
-            *("facts", self.facts, "cursor", self.cursor, "left", int(self.left)),
-            *("inside", self.inside, "at", self.at, "done", self.done, "over", int(self.over)),
-        )
 
 
 class Serves(Protocol):

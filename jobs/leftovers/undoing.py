@@ -1,4 +1,8 @@
-"""Undoing: brings back what a job of rules has removed, byte for byte, while it is kept."""
+"""Undoing: brings back what a job of rules has removed, byte for byte, while it is kept.
+
+Another program, a person or a damaged backup may have written anything into the stream that keeps
+it. So an entry that cannot be read is named, and stays where it is; the others come back.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,15 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration, seconds_of
-from workstealing.errors import Aborted
+from workstealing.errors import Aborted, LayoutError
 from workstealing.jobs.leftovers.removing import SideKeys
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.keys import key_slot
+from workstealing.store.scripts import load
 from workstealing.store.twin import Node, Twin, twin_of
-from workstealing.structures.stored import holding_ours, stored_number, unbelieved
+from workstealing.structures.stored import holding_ours, stored_number
 
 _PAGE = 100
 _SECONDS = 5.0
@@ -26,8 +31,15 @@ CAME_BACK = "it has come back by itself"
 ENDED = "its time is over since"
 WRITTEN = "it is being written"
 OTHER = "its key holds another type now"
+UNREADABLE = "its entry cannot be read"
+# As ZSCORE writes one.
+_SCORE = re.compile(rb"-?(inf|[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?)")
 # The server's words about content that nothing can be made of.
-_NO_CONTENT = re.compile(r"DUMP payload|Bad data format|not a valid float")
+_NO_CONTENT = re.compile(r"DUMP payload|Bad data format")
+# And about a key that is there again; and of a server that does not know ABSTTL, which cannot tell.
+_UNTRIED = re.compile(r"BUSYKEY|syntax error")
+_NO_DUMP = "its content is none that DUMP gives on this server"
+_SHOWN = 60
 _ABSENT = {"set": "SISMEMBER", "zset": "ZSCORE", "hash": "HEXISTS"}
 
 
@@ -36,7 +48,8 @@ class Undone:
     """The end of one removed item.
 
     Fields: key; member: of the key, None: the key itself; rule: that removed it; at: when, in
-    seconds since the epoch; why: BACK, or the reason why it is not back.
+    seconds since the epoch; why: BACK, or the reason why it is not back; problem: of an entry that
+    is UNREADABLE, which one it is and what it says; its key and rule may be empty.
     """
 
     key: bytes
@@ -44,6 +57,7 @@ class Undone:
     rule: str
     at: float
     why: str = BACK
+    problem: str = ""
 
     @property
     def is_back(self) -> bool:
@@ -59,8 +73,10 @@ def undo(
     Arguments: client: of the server or cluster; job: its name; since: how long ago at most, in
     seconds or as a timedelta, None: everything that is kept; dry_run: only list it. Yields: an
     `Undone` for each key or member. A key that is there again stays as it is, and what is kept of
-    it stays kept. Raises: ConfigurationError; connection faults; OutOfMemoryError from a full
-    server. Two round trips for each removal.
+    it stays kept. An entry that cannot be read stays, too, and those behind it come back. Raises:
+    ConfigurationError; LayoutError if the place of the stream holds another type; connection
+    faults; OutOfMemoryError from a full server. Whatever was yielded before stands. Two round trips
+    for each removal.
     """
     twin = twin_of(client)
     ago = None if since is None else seconds_of(since, "since")
@@ -113,23 +129,40 @@ class _Kept(NamedTuple):
     contents: list[bytes]
 
 
-def _kept(stream: bytes, number: bytes, fields: Sequence[bytes]) -> _Kept:
-    pairs = list(zip(fields[::2], fields[1::2], strict=True))
-    about = dict(pairs)
-    kind = about.get(b"type", b"").decode(errors="replace")
+def _kept(
+    twin: Twin, stream: bytes, number: bytes, about: dict[bytes, bytes], fields: Sequence[bytes]
+) -> _Kept:
+    """Read an entry. Raises: LayoutError, which says only why it cannot be read."""
+    kind = about.get(b"type", b"").decode(errors="backslashreplace")
     if kind != "key" and kind not in _ABSENT:
-        raise unbelieved(stream, f"type in entry {number.decode()}", kind, "a kind of key")
-    members = [value for name, value in pairs if name == b"member"]
-    contents = [value for name, value in pairs if name == b"content"]
-    of_each = 1 if kind == "key" else len(members)
-    if b"key" not in about or len(contents) != of_each:
-        raise unbelieved(stream, f"entry {number.decode()}", None, "a removed item")
+        raise LayoutError(f"it says {kind[:_SHOWN]!r} as its type")
+    members, contents = (
+        [value for name, value in zip(fields[::2], fields[1::2], strict=True) if name == wanted]
+        for wanted in (b"member", b"content")
+    )
+    if b"key" not in about:
+        raise LayoutError("it names no key")
+    if len(contents) != (1 if kind == "key" else len(members)) or not contents:
+        raise LayoutError(f"it has {len(members)} members and {len(contents)} contents")
+    if twin.is_cluster and key_slot(about[b"key"]) != key_slot(stream):
+        # What is removed is kept in its own slot.
+        raise LayoutError("its key is of another slot")
+    if kind == "zset":
+        for each in contents:
+            if not _SCORE.fullmatch(each):
+                raise LayoutError(f"it says {_shown(each)} as a score")
+    ends = 0
+    if kind == "key":
+        try:
+            ends = stored_number(stream, "ends", about.get(b"ends"))
+        except LayoutError:
+            raise LayoutError(f"it says {_shown(about.get(b'ends'))} as its end in ms") from None
     return _Kept(
         key=about[b"key"],
         kind=kind,
-        rule=about.get(b"rule", b"").decode(errors="replace"),
-        at=int(number.partition(b"-")[0]) / 1000,
-        ends=stored_number(stream, "ends", about.get(b"ends")) if kind == "key" else 0,
+        rule=_rule_of(about),
+        at=_moment_of(number),
+        ends=ends,
         members=members,
         contents=contents,
     )
@@ -138,15 +171,38 @@ def _kept(stream: bytes, number: bytes, fields: Sequence[bytes]) -> _Kept:
 def _bring_back(
     twin: Twin, stream: bytes, number: bytes, fields: Sequence[bytes], *, dry_run: bool
 ) -> Iterator[Undone]:
-    kept = _kept(stream, number, fields)
+    about = dict(zip(fields[::2], fields[1::2], strict=True))
+    try:
+        kept = _kept(twin, stream, number, about, fields)
+        if dry_run:
+            yield from _listed(twin, kept)
+        else:
+            yield from _restored(twin, stream, number, kept)
+    except LayoutError as error:
+        entry = f"the entry {number.decode()} of {stream.decode(errors='backslashreplace')}"
+        yield Undone(
+            *(about.get(b"key", b""), None, _rule_of(about), _moment_of(number), UNREADABLE),
+            f"{entry} cannot be read, because {error}: it stays there until its time is over",
+        )
+
+
+def _listed(twin: Twin, kept: _Kept) -> Iterator[Undone]:
+    """List what would come back. Raises: LayoutError where the server would refuse the content."""
+    if kept.kind == "key":
+        # The server reads the content, finds that its time is over, and makes no key of it.
+        try_it = ("RESTORE", kept.key, 1, kept.contents[0], "ABSTTL")
+        (reply,) = twin.call_keys((kept.key,), [try_it], _budget())
+        if isinstance(reply, ResponseError) and _NO_CONTENT.search(str(reply)):
+            raise LayoutError(_NO_DUMP)
+        if not _UNTRIED.search(str(reply)):
+            checked([reply])
+    for member in kept.members if kept.kind != "key" else [None]:
+        yield Undone(kept.key, member, kept.rule, kept.at)
+
+
+def _restored(twin: Twin, stream: bytes, number: bytes, kept: _Kept) -> Iterator[Undone]:
+    """Bring back the content of one entry. Raises: LayoutError where the server refuses it."""
     key, kind, rule, at, members = kept.key, kept.kind, kept.rule, kept.at, kept.members
-    if dry_run:
-        for member in members if kind != "key" else [None]:
-            yield Undone(key, member, rule, at)
-        return
-    delete: Command = ("XDEL", stream, number)
-    in_one_slot = not twin.is_cluster or key_slot(key) == key_slot(stream)
-    assert in_one_slot, "what is removed is kept in its own slot"
     try:
         with attempt(twin, key, in_any_slot=True) as tried:
             if kind == "key":
@@ -155,7 +211,9 @@ def _bring_back(
                 why = _reason(there, kept.ends, now_ms)
                 if why == BACK:
                     left = kept.ends - now_ms if kept.ends else 0
-                    tried.commit(("RESTORE", key, left, kept.contents[0]), delete)
+                    script = load("leftovers/restore").body
+                    # EXEC goes on behind a refused command, and what is kept would be deleted.
+                    tried.commit(("EVAL", script, 2, key, stream, left, kept.contents[0], number))
                 yield Undone(key, None, rule, at, why)
                 return
             found = tried.read_each(*((_ABSENT[kind], key, each) for each in members))
@@ -168,7 +226,7 @@ def _bring_back(
                 if there in (None, 0)
             ]
             if gone:
-                tried.commit(_adding(kind, key, gone), delete)
+                tried.commit(_adding(kind, key, gone), ("XDEL", stream, number))
             back = {member for member, _ in gone}
         for each in members:
             yield Undone(key, each, rule, at, BACK if each in back else CAME_BACK)
@@ -177,7 +235,7 @@ def _bring_back(
     except ResponseError as error:
         if not _NO_CONTENT.search(str(error)):
             raise
-        raise unbelieved(stream, f"entry {number.decode()}", None, "a removed item") from None
+        raise LayoutError(_NO_DUMP) from None
 
 
 def _adding(kind: str, key: bytes, gone: Sequence[tuple[bytes, bytes]]) -> Command:
@@ -193,6 +251,18 @@ def _reason(there: int, ends: int, now_ms: int) -> str:
     if there:
         return CAME_BACK
     return ENDED if ends and ends <= now_ms else BACK
+
+
+def _rule_of(about: dict[bytes, bytes]) -> str:
+    return about.get(b"rule", b"").decode(errors="replace")
+
+
+def _moment_of(number: bytes) -> float:
+    return int(number.partition(b"-")[0]) / 1000
+
+
+def _shown(value: bytes | None) -> str:
+    return "nothing" if value is None else repr(value[:_SHOWN].decode(errors="backslashreplace"))
 
 
 def _budget() -> Budget:

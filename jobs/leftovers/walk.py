@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from workstealing.jobs.key_walk import KeyShare, is_users_key, scan_page
+from workstealing.jobs.key_walk import KeyShare, StoredPlace, is_users_key, scan_page
 from workstealing.jobs.leftovers.judging import is_of_the_key
 from workstealing.jobs.leftovers.rule import Item, Rule
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
-from workstealing.store.paging import BEGINNING, CURSOR
+from workstealing.store.paging import BEGINNING
 from workstealing.store.twin import Node, Twin
 
-_FORMS: Mapping[str | type, re.Pattern[bytes]] = {
-    "cursor": CURSOR,
-    "at": CURSOR,
-    int: re.compile(rb"[0-9]{1,15}"),
-    float: re.compile(rb"[0-9]{1,12}(\.[0-9]{1,20})?"),
-    bytes: re.compile(rb".*", re.DOTALL),
-}
 KEYS_A_PAGE, MEMBERS_A_PAGE, KEYS_AT_ONCE = 250, 50, 8
 """A page of members is no longer than a slice, either: the rest would be judged in vain."""
 _SCANS = {"set": "SSCAN", "zset": "ZSCAN", "hash": "HSCAN"}
 
 
 @dataclass(frozen=True)
-class RulePlace:
+class RulePlace(StoredPlace):
     """The place of a rule's walk on one node.
 
     Fields: facts: for which the cursor holds; cursor: of SCAN, of the present page; inside: the key
@@ -52,26 +43,6 @@ class RulePlace:
     size: int = 0
     last_found: int = 0
     last_size: int = 0
-
-    @classmethod
-    def read(cls, reply: Sequence[bytes]) -> RulePlace:
-        """Return the place that a reply of HGETALL holds; the beginning for one of nonsense."""
-        found = dict(zip(reply[::2], reply[1::2], strict=True))
-        place = {}
-        for name, default in vars(cls()).items():
-            value = found.get(name.encode())
-            if value is None:
-                continue
-            form = _FORMS[name] if name in _FORMS else _FORMS[type(default)]
-            if not form.fullmatch(value):
-                # It only spares some steps.
-                return cls()
-            place[name] = type(default)(value)
-        return cls(**place)
-
-    def fields(self) -> tuple[Any, ...]:
-        """Return the names and values of the hash that holds the place."""
-        return tuple(part for pair in vars(self).items() for part in pair)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,12 @@ if kind == 'string' and token and token == redis.call('GET', key) then
   remove(grant, due)
   held = 1
 end
--- The call that asks for it may still be under way, on a connection that its caller has closed. A
--- full server refuses this, and then it refuses that call, too.
-if not schedule(withdrawn, due, mark, found, at + UNDER_WAY_MS) then
-  redis.call('SET', withdrawn, '')
+-- The call that asks for it may still be under way, on a connection that its caller has closed. After a removal
+-- a full server allows the rest of the script.
+redis.call('ZREM', due, withdrawn)
+problem = schedule(withdrawn, due, mark, found, at + UNDER_WAY_MS)
+if problem then
+  return problem
 end
+redis.call('SET', withdrawn, '')
 return held

@@ -1,8 +1,9 @@
 -- Evicts the entries of a log before an offset, and frees blocks that have none left.
--- KEYS: meta, news, full, raw, times, the blocks.
+-- KEYS: meta, news, full, raw, times, the last block, the blocks from some on.
 -- ARGV: entries a block, the offset, or '' to keep the last entries, then how many; number of the first block; epoch of the log,
---   if this goes on with an eviction, or ''.
--- Returns { entries evicted, first, kept, entries a block, next, epoch }; nothing is evicted if the epoch is another one.
+--   if this goes on with an eviction, or ''; number of the last block, as the caller knows it.
+-- Returns { entries evicted, first, kept, entries a block, next, epoch, blocks freed }; nothing is evicted if the epoch is another
+-- one. If the last block is another one, and the end of the log decides what goes, it evicts -1 entries, and changes nothing.
 --@include log
 --@include free
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'epoch')
@@ -11,7 +12,7 @@ if problem then
   return problem
 end
 if not facts[1] then
-  return { 0, 0, 0, tonumber(ARGV[1]), 0, '' }
+  return { 0, 0, 0, tonumber(ARGV[1]), 0, '', 0 }
 end
 local tail, block = end_of(facts[2], true), block_of(facts[3])
 local first = first_of(facts[4], tail, true)
@@ -22,20 +23,30 @@ if problem then
   return problem
 end
 if ARGV[5] ~= '' and ARGV[5] ~= facts[6] then
-  return { 0, first, kept, block, tail, facts[6] }
+  return { 0, first, kept, block, tail, facts[6], 0 }
 end
 local wanted = ARGV[2] ~= '' and tonumber(ARGV[2]) or tail - ARGV[3]
 local start = math.max(first, math.min(wanted, tail))
-local left = kept
+if start > first and ARGV[2] == '' then
+  -- A wrong end would push out everything, and its block is not there.
+  if block ~= tonumber(ARGV[1]) or math.floor((tail - 1) / block) ~= tonumber(ARGV[6]) then
+    return { -1, first, kept, block, tail, facts[6], 0 }
+  end
+  if redis.call('EXISTS', KEYS[6]) == 0 then
+    disbelieve(meta, 'next', facts[2], 'the end of the entries that are there')
+    return unbelieved
+  end
+end
+local left, freed = kept, 0
 if start > first then
   -- HSET is refused where memory is full, unless the script has written already: and this makes room.
   redis.call('HDEL', meta, 'first')
   redis.call('HSET', meta, 'first', whole(start))
 end
 if block == tonumber(ARGV[1]) then
-  left = free_blocks(kept, math.floor(start / block), 6, tonumber(ARGV[4]), #KEYS - 5)
+  left, freed = free_blocks(kept, math.floor(start / block), 7, tonumber(ARGV[4]), #KEYS - 6)
 end
 if left > kept then
   redis.call('HSET', meta, 'kept', whole(left))
 end
-return { start - first, start, left, block, tail, facts[6] }
+return { start - first, start, left, block, tail, facts[6], freed }

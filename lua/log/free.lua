@@ -15,16 +15,17 @@ end
 
 -- Deletes, from block `kept` on, those before block `stop` whose keys were passed.
 -- from: index of the first of these keys, for the block of number `number`; keys: how many they are.
--- Returns the lowest block that may still take memory.
+-- Returns the lowest block that may still take memory, and how many were there.
 local function free_blocks(kept, stop, from, number, keys)
+  local freed = 0
   while kept < stop and kept >= number and kept < number + keys do
     local key = KEYS[from + kept - number]
-    redis.call('UNLINK', key)
+    freed = freed + redis.call('UNLINK', key)
     local name = whole(kept)
     redis.call('ZREM', full, name)
     redis.call('ZREM', raw, name)
     redis.call('ZREM', times, name)
     kept = kept + 1
   end
-  return kept
+  return kept, freed
 end

@@ -1,15 +1,17 @@
 -- Hands out entries of a log to a member of a group: those that others have not acknowledged in time first, then new ones.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, the blocks.
+-- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, the read's receipt, the blocks.
 -- ARGV: group, kind, how many entries at most, by what name it waits or '', '1' if it will wait when there is nothing, the
 --   turn that has woken it or '', the member, entries a block, number of the first block, most bytes, epoch of the blocks that
---   the caller has, '1' for each block that it has and '0' for others.
+--   the caller has, '1' for each block that it has and '0' for others, the read's number.
 -- Returns { 0, entries a block, epoch, next offset of the log, offset of the first new entry, how many are new, delivery of the first
 -- one, attempts of the new ones if any was handed out before, { { offset, attempts, delivery, entry or nil } handed out again, ... },
 -- { offset, its history } of those handed out too often, kinds, item, ... as read_entries() has them }; { 1, ms until to look again, ms
--- until an entry is due or -1 } if there is nothing; { 2, block, entries a block, epoch } if another block is needed; and as open_group() does.
+-- until an entry is due or -1 } if there is nothing; { 2, block, entries a block, epoch } if another block is needed; and as open_group() does. A read that was granted entries
+-- before is answered by these, as far as they are still the member's.
 --@include clock
 --@include group
 --@include entries
+--@include receipt
 local problem, group = open_group()
 if problem then
   return problem
@@ -18,6 +20,64 @@ local at = now()
 local count, name, turn, member = tonumber(ARGV[3]), ARGV[4], ARGV[6], ARGV[7]
 local block, tail = group.block, group.tail
 local start = math.max(group.offset, group.first)
+
+-- Returns items and how many entries they are, from an offset on; or an error.
+local function read_from(from, stop, room)
+  local items, read = read_entries(from, stop, block, 13, tonumber(ARGV[9]), #KEYS, ARGV[11] == group.epoch and ARGV[12] or '', room), 0
+  if is_error(items) then
+    return items
+  end
+  for i = 1, #items do
+    local kind = string.sub(items.kinds, i, i)
+    if kind == 'L' then
+      read = read + #items[i]
+    elseif kind == 'R' then
+      read = read + math.floor(#items[i][2] / 4)
+    else
+      read = math.min(stop - from, (math.floor((from + read) / block) + 1) * block - from)
+    end
+  end
+  return items, read
+end
+
+-- Returns the reply that hands out entries.
+local function handing_out(from, read, delivery, earlier, again, condemned, items)
+  local reply = { 0, block, group.epoch, tail, from, read, delivery, earlier, again, condemned, items.kinds }
+  for i = 1, #items do
+    reply[11 + i] = items[i]
+  end
+  return reply
+end
+
+local receipt, asked = KEYS[12], tonumber(ARGV[13])
+local sent, noted = receipt_of(redis.pcall('GET', receipt))
+if sent and sent > asked then
+  -- It is from long ago, and nobody waits for it.
+  return { 1, 0, -1 }
+end
+if sent == asked then
+  local again, earlier, items, read = {}, {}, { kinds = '' }, 0
+  local from, most, delivery = string.match(noted, '^ (%d+) (%d+) (%d+)')
+  from = tonumber(from or nil) or tail
+  if from >= group.first and from < tail then
+    items, read = read_from(from, math.min(tail, from + math.min(tonumber(most), 1000)), MOST_STORED)
+    if is_error(items) then
+      return items
+    end
+  end
+  for i = 1, group.idle and read or 0 do
+    earlier[i] = tonumber(string.match(redis.call('HGET', attempts, whole(from + i - 1)) or '', '^%d+') or 1)
+  end
+  for offset, tries, number in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
+    if redis.call('HGET', attempts, offset) == tries .. ' ' .. number .. ' ' .. member then
+      local text = redis.call('HGET', revived, offset)
+      again[#again + 1] = { tonumber(offset), tonumber(tries), tonumber(number), text }
+    end
+  end
+  if read > 0 or again[1] then
+    return handing_out(from, read, tonumber(delivery), earlier, again, {}, items)
+  end
+end
 local fresh, due = math.max(0, tail - start), due_of(group, at)
 if unbelieved then
   return unbelieved
@@ -76,21 +136,9 @@ end
 local wanted = math.min(fresh, most - #chosen)
 local items, read = { kinds = '' }, 0
 if wanted > 0 and block == tonumber(ARGV[8]) then
-  local known = ARGV[11] == group.epoch and ARGV[12] or ''
-  items = read_entries(start, start + wanted, block, 12, tonumber(ARGV[9]), #KEYS, known, tonumber(ARGV[10]))
+  items, read = read_from(start, start + wanted, tonumber(ARGV[10]))
   if is_error(items) then
     return items
-  end
-  for i = 1, #items do
-    local kind = string.sub(items.kinds, i, i)
-    if kind == 'L' then
-      read = read + #items[i]
-    elseif kind == 'R' then
-      read = read + math.floor(#items[i][2] / 4)
-    else
-      local from = start + read
-      read = math.min(wanted, (math.floor(from / block) + 1) * block - start)
-    end
   end
 end
 if wanted > 0 and read == 0 and #chosen == 0 then
@@ -168,8 +216,9 @@ if read > 0 then
   end
 end
 wake(state, line, turns, granted, at, tail, group.first, due - #chosen)
-local reply = { 0, block, group.epoch, tail, start, read, first_delivery, earlier, again, condemned, items.kinds }
-for i = 1, #items do
-  reply[11 + i] = items[i]
+local places = { whole(asked), whole(start), whole(read), whole(first_delivery) }
+for i = 1, #again do
+  places[i + 4] = whole(again[i][1]) .. ':' .. whole(again[i][2]) .. ':' .. whole(again[i][3])
 end
-return reply
+write_receipt(receipt, table.concat(places, ' '))
+return handing_out(start, read, first_delivery, earlier, again, condemned, items)

@@ -1,9 +1,9 @@
 -- Evicts the oldest blocks of a log that is larger, or whose entries are older, than wanted, and frees what evictions have left.
--- KEYS: meta, news, full, raw, times, state and pending of each group whose entries are spared, then blocks, the lowest that may take
---   memory first.
+-- KEYS: meta, news, full, raw, times, the last block at the look, state and pending of each group whose entries are spared, then
+--   blocks, the lowest that may take memory first.
 -- ARGV: entries a block, epoch, `joined` or '' to spare no group, most age in ms or '', most entries or '', number of the block before
 --   which a slice may evict because all is too large or '', and of the one before which that would be all of it, number of the first
---   block in KEYS, how many of KEYS are the groups', 1 to change nothing.
+--   block in KEYS, how many of KEYS are the groups', 1 to change nothing, the log's end at the look.
 -- Returns { 1, blocks freed, entries evicted, blocks still to be freed, for how many ms the oldest has been due }, on a dry run what it
 -- would do; { 0 } if there is no log, or was none at the look, whose epoch is '' then; { -1 } if there is another one, or a new group.
 --@include clock
@@ -35,8 +35,13 @@ end
 if facts[3] ~= ARGV[1] or facts[6] ~= ARGV[2] or (ARGV[3] ~= '' and (facts[7] or '0') ~= ARGV[3]) then
   return { -1 }
 end
+if (ARGV[5] ~= '' or ARGV[6] ~= '') and tonumber(ARGV[11]) > first and redis.call('EXISTS', KEYS[6]) == 0 then
+  -- As in evict.lua: a wrong end would push out everything.
+  disbelieve(meta, 'next', facts[2], 'the end of the entries that are there')
+  return unbelieved
+end
 local number, group_keys, is_dry = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1'
-local keys = #KEYS - 5 - group_keys
+local keys = #KEYS - 6 - group_keys
 local at, oldest_ms = now(), 0
 -- The block that is being written: full blocks are below it.
 local open = math.floor(tail / block)
@@ -48,7 +53,7 @@ end
 -- The lowest available offset that a group has not been given yet, or whose entry is in the hands of a member.
 local function lowest_needed()
   local lowest = tail
-  for i = 6, 5 + group_keys, 2 do
+  for i = 7, 6 + group_keys, 2 do
     local state, pending = KEYS[i], KEYS[i + 1]
     local about = redis.pcall('HMGET', state, 'mark', 'epoch', 'offset')
     local size = redis.pcall('ZCARD', pending)
@@ -141,7 +146,7 @@ if start > first then
   redis.call('HDEL', meta, 'first')
   redis.call('HSET', meta, 'first', whole(start))
 end
-left = free_blocks(kept, stop, 6 + group_keys, number, keys)
+left = free_blocks(kept, stop, 7 + group_keys, number, keys)
 if left > kept then
   redis.call('HSET', meta, 'kept', whole(left))
 end

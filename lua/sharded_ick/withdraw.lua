@@ -11,6 +11,7 @@ if is_mine then
 end
 local list = withdrawn_nonces(KEYS[1])
 list[#list + 1] = string.format('%.0f', now() + UNDER_WAY_MS) .. ' ' .. ARGV[1]
--- A full server refuses this, and then it refuses the call that may be under way, too.
-redis.pcall('HSET', KEYS[1], 'withdrawn', table.concat(list, ' ', math.max(1, #list - MOST_WITHDRAWN + 1)))
+-- The call may still be under way, and a full server would grant it the lease. After a removal it allows this.
+redis.call('HDEL', KEYS[1], 'withdrawn')
+redis.call('HSET', KEYS[1], 'withdrawn', table.concat(list, ' ', math.max(1, #list - MOST_WITHDRAWN + 1)))
 return is_mine and 1 or 0

@@ -52,30 +52,6 @@ local places = { ['-1'] = 3 }
 for i = 12, #KEYS do
   places[ARGV[i - 2]] = i
 end
-local sent, noted = receipt_of(redis.pcall('GET', receipt))
-if sent and sent >= tonumber(ARGV[9]) then
-  -- One with a lower number is from long ago, and gets nothing.
-  local granted = sent == tonumber(ARGV[9]) and granted_by(noted) or {}
-  local again, wanted = {}, {}
-  for i, place in ipairs(granted) do
-    local number, id, deliveries = place[1], place[2], tonumber(place[3])
-    local stream, reader = KEYS[places[number]], number == '-1' and KEYS[3] or group
-    wanted[i] = number
-    if stream and is_held(stream, reader, id, consumer, deliveries) then
-      local entry = redis.call('XRANGE', stream, id, id)[1]
-      again[#again + 1] = entry and { number, id, deliveries, entry[2] }
-    end
-  end
-  for _, number in ipairs(wanted) do
-    if not places[number] then
-      return { 2, at, wanted, span }
-    end
-  end
-  if again[1] then
-    return { 0, at, {}, '', unpack(again) }
-  end
-  return { 3, at, {} }
-end
 local back, delays = facts[3], ARGV[7]
 local served, looks, broken, is_legacy_empty, is_new = {}, 0, nil, false, false
 
@@ -312,6 +288,32 @@ if ARGV[8] ~= '' then
   if left then
     drop_overdue(stream, group, ARGV[10], left[1], left[2])
   end
+end
+local sent, noted = receipt_of(redis.pcall('GET', receipt))
+if sent and sent >= tonumber(ARGV[9]) then
+  -- One with a lower number is from long ago, and gets nothing.
+  local granted = sent == tonumber(ARGV[9]) and granted_by(noted) or {}
+  local again, wanted = {}, {}
+  for i, place in ipairs(granted) do
+    local number, id, deliveries = place[1], place[2], tonumber(place[3])
+    local stream, reader = KEYS[places[number]], number == '-1' and KEYS[3] or group
+    wanted[i] = number
+    if stream and is_held(stream, reader, id, consumer, deliveries) then
+      -- Its lease begins again, because somebody hears of it only now.
+      redis.call('XCLAIM', stream, reader, consumer, 0, id, 'JUSTID')
+      local entry = redis.call('XRANGE', stream, id, id)[1]
+      again[#again + 1] = entry and { number, id, deliveries, entry[2] }
+    end
+  end
+  for _, number in ipairs(wanted) do
+    if not places[number] then
+      return { 2, at, wanted, span }
+    end
+  end
+  if again[1] then
+    return { 0, at, {}, '', unpack(again) }
+  end
+  return { 3, at, {} }
 end
 if back then
   local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', whole(at), 'LIMIT', 0, 16)

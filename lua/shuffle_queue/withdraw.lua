@@ -21,6 +21,9 @@ local number, noted = receipt_of(redis.pcall('GET', receipt))
 if number and number > mine then
   return 0
 end
+-- The read may still be under way, and a full server would grant it messages. It allows a removal, and then
+-- the rest of the script.
+redis.call('DEL', receipt)
 local places = { ['-1'] = 6 }
 for i = 8, #KEYS do
   places[ARGV[i - 4]] = i
@@ -31,7 +34,7 @@ for _, place in ipairs(number == mine and granted_by(noted) or {}) do
   local id, deliveries = place[2], tonumber(place[3])
   local reader = place[1] == '-1' and legacy or group
   if stream and is_held(stream, reader, id, consumer, deliveries) then
-    -- Nobody has seen it. A full server allows this, so it comes first.
+    -- Nobody has seen it.
     redis.call('XCLAIM', stream, reader, 'workstealing:returned', 0, id, 'RETRYCOUNT', deliveries - 1, 'JUSTID')
     if give_back(ring, returned, delayed, group, place[1], id) then
       wakes = place[1]

@@ -20,6 +20,7 @@ for id, takes in string.gmatch(held, '(%S+) (%S+)') do
     count = count + 1
   end
 end
--- A full server that refuses this refuses the take, too.
-redis.pcall('SET', KEYS[6], '', 'PX', ARGV[2])
+-- The take may still be under way, and a full server would grant it messages. After a removal it allows this.
+redis.call('DEL', KEYS[6])
+redis.call('SET', KEYS[6], '', 'PX', ARGV[2])
 return count

@@ -178,7 +178,7 @@ MORE = """
         HashFieldExpiry(hashes),
         MigrateToNative(hashes),
         KeyExpiry(DurableKeys(on_fleet, "locks")),
-        FleetRebalance(VolatileHashes(on_fleet, "spread")),
+        FleetRebalance(VolatileHashes(on_fleet, "spread"), None),
         QueueExpiry(ShuffleQueue(client, "q", namespace="queues")),
     ):
         recruiter.install(job, rate=0.01)

@@ -529,6 +529,8 @@ class TestFleets:
         assert "cannot be used" in sentence
         assert "secret" not in str(said)
         assert "node b eviction" not in found
+        lines = [each["said"] for each in said["checks"]]
+        assert "namespace items on a: nothing has been written yet" in lines
 
     def test_keys_on_the_move(
         self,
@@ -542,7 +544,7 @@ class TestFleets:
         level, sentence = command.checks(app_module(alone))["fleet"]
         assert level == "warning"
         assert "keys move to new homes, from a: install FleetRebalance" in sentence
-        carried = f"{alone}    recruiter.install(FleetRebalance(hashes), rate=0.1)\n"
+        carried = f"{alone}    recruiter.install(FleetRebalance(hashes, None), rate=0.1)\n"
         level, sentence = command.checks(app_module(carried))["fleet"]
         assert level == "note"
         assert "FleetRebalance carries those that nobody uses" in sentence

@@ -146,4 +146,4 @@ def test_doctor_examines_logs(
     redis7.client().set(log.keys.meta, "foreign")
     level, said = check(status=1)
     assert level == "fault"
-    assert "does not hold the facts of a log" in said
+    assert "holds another type" in said

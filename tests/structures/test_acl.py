@@ -87,7 +87,7 @@ MORE_RUNS = {
     "volatile_hashes,AdoptHashes,native": ("jobs/adopt_hashes/test_adopt_hashes.py",),
     "volatile_hashes,MigrateToNative,native": ("jobs/test_migrate_to_native.py",),
     "volatile_hashes,MigrateToEmulated,native": ("jobs/test_migrate_to_emulated.py",),
-    "volatile_hashes,durable_keys,FleetRebalance": ("structures/test_fleet_moves.py",),
+    "volatile_hashes,durable_keys,FleetRebalance": ("structures/fleets/test_moves.py",),
     "ledger": ("metrics/test_ledger.py", "metrics/test_shared_settings.py"),
 }
 # A ShardedIck's jobs serve Icks, too, by the same tests.

@@ -24,6 +24,7 @@ from support.proof import seed, tried
 from support.servers import RedisServer
 from workstealing.errors import LayoutError
 from workstealing.jobs import MigrateToEmulated, ShuffleQueueReaper
+from workstealing.jobs.adopt_hashes.walk import WalkPlace
 from workstealing.jobs.leftovers.walk import RulePlace
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import ShuffleQueue, VolatileHashes
@@ -310,6 +311,17 @@ def test_a_place_of_nonsense_begins_again() -> None:
     for name, value in [(b"cursor", b"x"), (b"rests", b"nan"), (b"laps", b"-5"), (b"found", b"")]:
         wrong = {**place, name: value}
         assert RulePlace.read([part for pair in wrong.items() for part in pair]) == RulePlace()
+
+
+def test_so_does_the_place_of_an_adoption() -> None:
+    place = WalkPlace(b"facts", b"12", left=True, inside=b"\xff", at=b"7", done=b"d", over=False)
+    fields = [
+        str(each).encode() if isinstance(each, str | int) else each for each in place.fields()
+    ]
+    assert WalkPlace.read(fields) == place
+    for name, value in [(b"cursor", b"x"), (b"at", b"-1"), (b"left", b"yes"), (b"over", b"")]:
+        wrong = {**dict(zip(fields[::2], fields[1::2], strict=True)), name: value}
+        assert WalkPlace.read([part for pair in wrong.items() for part in pair]) == WalkPlace()
 
 
 def test_a_walk_does_not_rest_for_years(redis7: RedisServer) -> None:

@@ -472,7 +472,7 @@ BACKLOGS: dict[str, Made] = {
     "CeleryLeftovers": jobs.CeleryLeftovers,
     "FamilyLeftovers": lambda client: jobs.FamilyLeftovers(client, "old:*", 60),
     "FeastLeftovers": lambda client: jobs.FeastLeftovers(client, "p", {"v": (["f"], 60)}),
-    "FleetRebalance": lambda client: jobs.FleetRebalance(hashes(Fleet({"a": client}))),
+    "FleetRebalance": lambda client: jobs.FleetRebalance(hashes(Fleet({"a": client})), None),
     "HashFieldExpiry": lambda client: jobs.HashFieldExpiry(hashes(client)),
     "HueyLeftovers": lambda client: jobs.HueyLeftovers(client, "q"),
     "IckReaper": lambda client: jobs.IckReaper(ick(client), 60),

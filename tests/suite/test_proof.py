@@ -77,12 +77,24 @@ def test_sums_add_up_over_runs(prove: ModuleType) -> None:
         sums, [line, json.dumps(["a process killed", "log", "cluster", 1000, 0, 0, 0])]
     )
     assert sums[("a process killed", "log", "redis7")] == [6, 2, 0, 0]
-    row = "| a process killed | log | cluster | 1,000 | 0 | 0 | 0 | `make prove"
-    assert f'{row} PROVE_ARGS="--only kills"` |' in prove.table(sums)
+    assert "| a process killed | log | cluster | 1,000 | 0 | 0 | 0 |" in prove.table(sums)
+    row = "| a process killed | log | cluster, redis7 | 1,006 | 2 | 0 | 0 | `--only kills` |"
+    assert row in prove.summary(sums)
+    assert prove.summary(sums).endswith("| **all** |  |  | 1,006 | 2 | 0 | 0 |  |")
 
 
 def test_the_page_says_what_was_summed_up(prove: ModuleType) -> None:
-    assert prove.table(prove.load()) in prove.PAGE.read_text()
+    page = prove.PAGE.read_text("utf-8")
+    assert prove.summary(prove.load()) in page
+    assert prove.table(prove.load()) in page
+
+
+def test_the_page_explains_each_attack_and_names_its_tests(prove: ModuleType) -> None:
+    lines = prove.PAGE.read_text("utf-8").splitlines()
+    for attack in prove.ATTACKS:
+        (line,) = [line for line in lines if line.startswith(f"| `{attack.name}` |")]
+        for path in attack.tests:
+            assert path in line or str(Path(path).parent) in line
 
 
 def test_a_run_is_kept_with_its_seed(
@@ -113,3 +125,41 @@ def test_a_run_that_tried_nothing_fails(
     monkeypatch.setattr(sys, "argv", ["prove", "--only", "parity"])
     assert prove.main() == 1
     assert "parity has tried nothing" in capsys.readouterr().out
+
+
+@pytest.fixture
+def one_try(prove: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let each run try a thousand and lose one; return the seeds of the runs."""
+    seeds: list[int] = []
+
+    def run(attack: Any, seed: int, path: Path) -> int:
+        seeds.append(seed)
+        path.write_text(json.dumps(["a random program", "log", "redis7", 1000, 1, 0, 0]) + "\n")
+        return 0
+
+    page = tmp_path / "proof.md"
+    page.write_text(f"{prove.BEGIN}{prove.END}", "utf-8")
+    monkeypatch.setattr(prove, "ROOT", tmp_path)
+    monkeypatch.setattr(prove, "SUMS", tmp_path / "proof.json")
+    monkeypatch.setattr(prove, "PAGE", page)
+    monkeypatch.setattr(prove, "run", run)
+    return seeds
+
+
+def test_a_run_says_what_it_has_tried(
+    prove: ModuleType, one_try: list[int], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["prove", "--only", "parity", "--minutes", "0"])
+    assert prove.main() == 0
+    assert "parity: 1,000 tried, 1 lost, 0 held, 0 wrong" in capsys.readouterr().out
+    assert prove.load() == {("a random program", "log", "redis7"): [1000, 1, 0, 0]}
+
+
+def test_a_run_that_is_repeated_is_not_counted_twice(
+    prove: ModuleType, one_try: list[int], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["prove", "--only", "parity", "--seed", "7"])
+    assert prove.main() == 0
+    assert one_try == [7]
+    assert "1,000 tried, 1 lost" in capsys.readouterr().out
+    assert not prove.SUMS.exists()

@@ -108,6 +108,20 @@ def test_the_tables_in_the_docs_are_this_one(path: str) -> None:
     ]
 
 
+def test_the_table_of_support_has_the_same_versions() -> None:
+    text = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    table = text.partition("## Support\n")[2].partition("\n\nFor Python")[0]
+    found = [tuple(line.strip("| ").split(" | ")[:2]) for line in table.splitlines()[3:]]
+    oldest, newest = (numbers(TABLE["python"][each])[1] for each in ("oldest", "newest"))
+    pyspark = OF_SPARK["pyspark"]
+    assert found == [
+        *(("Python", f"3.{minor}") for minor in range(oldest, newest + 1)),
+        ("redis-py", f"{PACKAGES['redis']['oldest']} and newer, but 8.0.0"),
+        ("servers", "those of the table below"),
+        ("Spark", f"{pyspark['oldest']} to {pyspark['newest']}"),
+    ]
+
+
 def test_pythons() -> None:
     oldest, newest = TABLE["python"]["oldest"], TABLE["python"]["newest"]
     assert tomllib.loads(PROJECT)["project"]["requires-python"] == f">={oldest}"

@@ -167,6 +167,7 @@ class MovingFleet(Protocol):
             (30, lambda: self.carry(is_killed=True)),
             (25, self.carry_slowly),
             (5, self.write_at_the_former_home),
+            (5, self.evict),
             (8, self.change),
             (3, self.begin_processes),
         ]
@@ -297,6 +298,16 @@ class MovingFleet(Protocol):
         # Others believe that they know where this name is.
         self.begin_processes()
 
+    def evict(self) -> None:
+        """Let the servers remove a name by themselves, as at its end or where memory is full."""
+        name = self.draw.choice([*self.hashes, *self.keys])
+        for client in self.clients.values():
+            client.unlink(name)
+        if name in self.hashes:
+            self.hashes[name] = {}
+        else:
+            self.keys[name] = None
+
     def change(self) -> None:
         """Go on to the next list of nodes, where nothing is left to be carried."""
         if self.previous:
@@ -348,9 +359,10 @@ class MovingFleet(Protocol):
         self.look_at_all()
         left = [
             key
-            for name in self.nodes
-            for key in self.clients[name].scan_iter("*:ws:*")
-            if key.endswith((b":carried", b":leaving"))
+            for name, client in self.clients.items()
+            for key in client.scan_iter("*:ws:*")
+            # Marks are removed where a fleet has no former nodes, and moves follow at once here.
+            if key.endswith(b":leaving") or (name in self.nodes and key.endswith(b":carried"))
         ]
         assert not left, left
 
@@ -457,9 +469,11 @@ class ResizedIck(Protocol):
                     ick.ack(*chosen)
 
         if not is_killed:
+            # Added again since it was reserved, or under the next layout: it may be due once more.
+            twice = {member for member, places in self.places().items() if places > 1}
             # One that has known the Icks since before some resizes, or a new one.
             work(self.clients, self.draw.choice([None, *self.processes]))
-            self.due -= set(done)
+            self.due -= set(done) - (twice & self.there())
         else:
             # A forked process tells nothing of what it has done.
             before = set(self.due)
@@ -497,13 +511,17 @@ class ResizedIck(Protocol):
 
     def there(self) -> set[bytes]:
         """Return all members, wherever they are."""
+        return set(self.places())
+
+    def places(self) -> Counter[bytes]:
+        """Return in how many places each member is."""
         pipeline = self.clients["a"].pipeline(transaction=False)
         core = self.sharded(self.clients).core
         for shard in range(self.MOST):
             names = core.names(shard)
             for key in (names.pset, names.cset, names.moving):
                 pipeline.zrange(key, 0, -1)
-        return {member for found in pipeline.execute() for member in found}
+        return Counter(member for found in pipeline.execute() for member in found)
 
     def end(self) -> None:
         """Bring the resize to its end; each member is at its place, and is worked on."""

@@ -355,7 +355,7 @@ def make_fleet(client: redis.Redis) -> None:
         hashes.hset(name, "g", 1)
     keys.set("k0", 1, ex=60)
     for each in (hashes, keys):
-        FleetRebalance(each, random=chance()).perform(Slice(2, SECONDS))
+        FleetRebalance(each, None, random=chance()).perform(Slice(2, SECONDS))
 
 
 def fleet(client: redis.Redis) -> Operations:
@@ -378,8 +378,10 @@ def fleet(client: redis.Redis) -> Operations:
         "get": lambda: [keys().get(each) for each in durable],
         "delete": lambda: [keys().delete(each) for each in durable],
         "acquire": lambda: [keys().acquire(each, 60) for each in ("lock", "new")],
-        **of_job("hashes", lambda **more: FleetRebalance(hashes(), random=chance(), **more), 6),
-        **of_job("keys", lambda **more: FleetRebalance(keys(), random=chance(), **more), 6),
+        **of_job(
+            "hashes", lambda **more: FleetRebalance(hashes(), None, random=chance(), **more), 6
+        ),
+        **of_job("keys", lambda **more: FleetRebalance(keys(), None, random=chance(), **more), 6),
     }
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import workstealing
 from support.faulty_server import FaultyServer, KillSwitch
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import spawn
@@ -87,6 +88,11 @@ def installed(source: Path, folder: Path) -> Path:
         [*build, "--outdir", folder, source], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return unpacked(folder)
+
+
+def unpacked(folder: Path) -> Path:
+    """Install the wheel of a folder in an environment of its own; return the interpreter."""
     (wheel,) = folder.glob("*.whl")
     home = folder / "venv"
     venv.create(home, with_pip=False)
@@ -138,8 +144,16 @@ def raised(folder: Path, *, readable_from: int = 1, writable_from: int = 1) -> P
 
 @pytest.fixture(scope="module")
 def this(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that users get."""
     folder = tmp_path_factory.mktemp("this")
-    return installed(copied(folder / "source"), folder / "installed")
+    subprocess.run(["bash", ROOT / "scripts" / "build_wheel.sh", folder], check=True)
+    return unpacked(folder)
+
+
+@pytest.fixture(scope="module")
+def checkout() -> Path:
+    """The checkout itself, as this process runs it."""
+    return Path(sys.executable)
 
 
 @pytest.fixture(scope="module")
@@ -170,25 +184,29 @@ def server(start_redis: Callable[..., RedisServer]) -> RedisServer:
     return start_redis(7)
 
 
+def place(python: Path) -> str:
+    """Return where the package of an interpreter lies."""
+    if python == Path(sys.executable):
+        return str(workstealing.__file__)
+    (packages,) = python.parent.parent.glob("lib/python*/site-packages")
+    return str(packages / "workstealing" / "__init__.py")
+
+
 def both(pythons: tuple[Path, Path], server: RedisServer) -> Iterator[tuple[Release, Release]]:
     releases = Release(pythons[0], server), Release(pythons[1], server)
     try:
-        places = {each.place() for each in releases}
-        assert places == {
-            str(
-                next(each.parent.parent.glob("lib/python*/site-packages"))
-                / "workstealing"
-                / "__init__.py"
-            )
-            for each in pythons
-        }
+        assert [each.place() for each in releases] == [place(each) for each in pythons]
         yield releases
     finally:
         for each in releases:
             each.stop()
 
 
-PAIRS = ["before-this", "this-before", "this-following", "following-this"]
+PAIRS = [
+    *("before-this", "this-before", "this-following", "following-this"),
+    # `make release` runs these two, by the word "checkout".
+    *("this-checkout", "checkout-this"),
+]
 
 
 @pytest.fixture(params=PAIRS)

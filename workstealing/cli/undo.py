@@ -21,7 +21,7 @@ NOT_ALL_BACK = 1
 DESCRIPTION = """\
 Bring back the keys and members that a job of rules has removed, the last removal first. The job
 must have been installed with undo=. If a key or member is there again, it stays as it is, and the
-output says so.
+output says so; an entry that cannot be read stays where it is, and the others come back.
 """
 EPILOG = """\
 exit status: 0 if everything is back, 1 if something is not, 2 for bad input. For example:
@@ -48,26 +48,45 @@ def run(options: argparse.Namespace) -> int:
     from workstealing.jobs.leftovers.undoing import undo
 
     client = client_at(options.url)
+    found: list[Undone] = []
     try:
-        found = list(undo(client, options.job, options.since, dry_run=options.dry_run))
+        found.extend(undo(client, options.job, options.since, dry_run=options.dry_run))
     except FAULTS as error:
-        raise ConfigurationError(f"the Redis cannot bring back all of it: {said(error)}") from error
+        raise ConfigurationError(
+            f"the Redis cannot bring back all of it, and stopped{_so_far(found, options)}:"
+            f" {said(error)}"
+        ) from error
     if options.json:
         print_json({"items": [_as_dict(each) for each in found]})
         return _status(found)
+    readable = [each for each in found if not each.problem]
     counts: Counter[str] = Counter()
-    for each in found:
+    for each in readable:
         why = "kept" if options.dry_run else each.why
         counts[why] += 1
         member = "" if each.member is None else f" {_text(each.member)}"
         say(f"{_text(each.key)}{member}: {why} ({each.rule})")
     total = ", ".join(f"{count:,} {why}" for why, count in counts.items())
-    say(total or f"nothing is kept of the job {printable(options.job)!r}")
+    unreadable = [each for each in found if each.problem]
+    for each in unreadable:
+        say(printable(each.problem))
+    if unreadable:
+        number = len(unreadable)
+        entries = "1 entry" if number == 1 else f"{number:,} entries"
+        say(f"{total or 'nothing is back'}; {entries} could not be read")
+    else:
+        say(total or f"nothing is kept of the job {printable(options.job)!r}")
     return _status(found)
 
 
 def _status(found: Sequence[Undone]) -> int:
     return 0 if all(each.is_back for each in found) else NOT_ALL_BACK
+
+
+def _so_far(found: Sequence[Undone], options: argparse.Namespace) -> str:
+    """Return how much was brought back before a fault, as the end of a clause."""
+    number = 0 if options.dry_run else sum(each.is_back for each in found)
+    return f" after {number:,} items were put back" if number else ""
 
 
 def _as_dict(item: Undone) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from typing import overload as _overload
 
@@ -76,12 +77,12 @@ class AskedPieces(Generic[ReceiptT]):
         self._lost: list[ReceiptT] = []
         self.cut: Exception | None = None
 
-    def note_cut(self, error: Exception) -> None:
-        """Note that the last piece was cut off, and that the call goes on, or ends, without it."""
+    def note_cut(self, receipt: ReceiptT, error: Exception) -> None:
+        """Note that a piece was cut off, and that the call goes on, or ends, without it."""
         if self.cut is None or not leaves_open(self.cut):
             # A later fault may be certain, and says nothing of this piece.
             self.cut = error
-        self._lost.append(self.receipts[-1])
+        self._lost.append(receipt)
 
     def leave_lost(self) -> None:
         """Leave only the pieces that were cut off to be given back: the others have come."""
@@ -118,10 +119,24 @@ class Asking(Generic[T]):
         self.is_over = True
         return True
 
-    def begin_anew(self, receipts: list[Any]) -> None:
-        """Let all pieces be given back: an interruption keeps those that came from their caller."""
-        assert self.asked is not None
-        self.asked.receipts, self.is_over = receipts, False
+    @contextmanager
+    def cut_off(self) -> Iterator[Exception | None]:
+        """Give the fault by which a piece was cut off, if one was, to give back what was lost.
+
+        An interruption meanwhile keeps the other pieces from their caller: then all of them are to
+        be given back.
+        """
+        asked = self.asked
+        if asked is None or asked.cut is None:
+            yield None
+            return
+        every = asked.receipts
+        try:
+            asked.leave_lost()
+            yield asked.cut
+        except BaseException:
+            asked.receipts, self.is_over = every, False
+            raise
 
 
 def ask_by(
@@ -134,15 +149,9 @@ def ask_by(
     """
     try:
         granted = run(asking.steps)
-        asked = asking.asked
-        if asked is not None and asked.cut is not None:
-            every = asked.receipts
-            try:
-                asked.leave_lost()
-                back(asked.cut)
-            except BaseException:
-                asking.begin_anew(every)
-                raise
+        with asking.cut_off() as cut:
+            if cut is not None:
+                back(cut)
         return granted
     except BaseException as error:
         back(error)
@@ -157,15 +166,9 @@ async def ask_by_async(
     """Run steps that ask for a grant, by what is awaited; see `ask_by`."""
     try:
         granted = await run(asking.steps)
-        asked = asking.asked
-        if asked is not None and asked.cut is not None:
-            every = asked.receipts
-            try:
-                asked.leave_lost()
-                await back(asked.cut)
-            except BaseException:
-                asking.begin_anew(every)
-                raise
+        with asking.cut_off() as cut:
+            if cut is not None:
+                await back(cut)
         return granted
     except BaseException as error:
         await back(error)

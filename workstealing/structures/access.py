@@ -280,7 +280,7 @@ JOBS = {
     ),
     "FleetRebalance": JobAccess(
         ON_FLEETS,
-        MOVING.plus(Access(keys=(), commands=frozenset({"SCAN", "ZSCAN", "UNLINK"}))),
+        MOVING.plus(Access(keys=(), commands=frozenset({"SCAN", "HSCAN", "ZSCAN", "UNLINK"}))),
     ),
     "HashFieldExpiry": JobAccess(_ONLY_HASHES),
     "IckReaper": JobAccess(("Ick", "sharded Ick")),

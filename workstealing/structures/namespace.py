@@ -327,7 +327,8 @@ class NamespaceStructure(Namespaced[ClientT], Structure):
         return checks
 
     def _layout_checks(self) -> Steps[tuple[list[Check], Layout | None]]:
-        named = f"namespace {self.namespace}"
+        # On a fleet the name has the node's, and the namespace is that of all nodes.
+        named = f"namespace {self.name}"
         found = yield from read_layout(self.names)
         if found is None:
             return [Check("", NOTE, f"{named}: nothing has been written yet")], None

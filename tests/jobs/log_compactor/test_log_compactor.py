@@ -275,7 +275,7 @@ class TestWhatItRefuses:
         log = made(client)
         client.delete(getattr(log.keys, part))
         client.set(getattr(log.keys, part), "mine")
-        with pytest.raises(LayoutError, match="does not hold what a log has there"):
+        with pytest.raises(LayoutError, match="holds another type"):
             compact(client)
 
     def test_a_block_that_was_written_to(self, client: Any) -> None:

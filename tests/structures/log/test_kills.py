@@ -23,6 +23,7 @@ from support.logs import (
     entries_from,
     keep_up,
     keys_by_log,
+    lasting_keys,
 )
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
@@ -151,7 +152,7 @@ def clear_out(client: redis.Redis, death: str) -> None:
     present = keys_by_log([client], ["log"])["log"]
     assert check_whole(client, "log", present) == (end + 1, end + 1, (end + 1) // BLOCK)
     assert log.delete() is True
-    assert client.keys() == [], death
+    assert lasting_keys(client) == set(), death
 
 
 @pytest.mark.parametrize("work", WORKS)

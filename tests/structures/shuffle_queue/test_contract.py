@@ -336,6 +336,7 @@ def test_an_idle_queue_stands_in_the_due_index(any_server: AnyServer) -> None:
         (lambda q: q.write("a", ["x"]), "give a mapping"),
         (lambda q: q.write("a", {"ws:tenant": 1}), "the queue's own"),
         (lambda q: q.write("a", {b"ws:deadline": 1}), "the queue's own"),
+        (lambda q: q.write("a", {"ws:mine": 1}), "the queue's own"),
         (lambda q: q.write("a", {str(n): n for n in range(1001)}), "too wide"),
         (lambda q: q.write(None, {"a": 1}), "tenant"),
         (lambda q: q.write(["x"], {"a": 1}), "tenant"),

@@ -25,9 +25,8 @@ from support.grants import (
 )
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
-from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
-from workstealing.structures.shuffle_queue import receipts
-from workstealing.structures.shuffle_queue.message import split_id
+from workstealing.structures import AsyncShuffleQueue, ShuffleQueue, receipts
+from workstealing.structures.shuffle_queue.message import Message, split_id
 
 STREAMS, MESSAGES = 3, 6
 # All messages that were written are as they were: nobody has them, and nobody has had them.
@@ -158,6 +157,78 @@ class TestTheSameReadAgain:
         assert planned
         assert mine.read("g", "c") is None
         assert pending(queue) == {each.id for each in got if each}
+
+    def test_a_lease_that_was_about_to_end_begins_again(self, any_server: AnyServer) -> None:
+        """The reaper took a message away from a reader that had just been given it."""
+        queue = filled(any_server.client())
+        client = any_server.client()
+        lengths, found = [59_000, 1_000_000], list[Message]()
+
+        def later(words: tuple[Any, ...], reply: Any) -> Any:
+            new = pending(queue) - {each.id for each in found}
+            if not lengths or not new:
+                return reply
+            for each in new:
+                number, entry = split_id(each)
+                stream = queue.keys.stream(number)
+                queue.client.xclaim(stream, "g", "c", 0, [entry], idle=lengths[0], justid=True)
+            lengths.pop(0)
+            return repeating._send(*words)
+
+        repeating = Repeating(client, later)
+        mine = queue_on(client)
+        while lengths:
+            message = mine.read("g", "c")
+            assert message
+            found.append(message)
+        assert len(found) == 2
+        assert {each.attempts for each in found} == {1}
+        for each in found:
+            number, entry = split_id(each.id)
+            (row,) = queue.client.xpending_range(
+                queue.keys.stream(number), "g", entry, entry, 1, "c"
+            )
+            assert row["time_since_delivered"] < 59_000
+            assert row["times_delivered"] == 1
+
+    def test_it_leaves_nothing_with_nobody_that_is_not_to_be_served(
+        self, any_server: AnyServer
+    ) -> None:
+        """A read by a plan took the overdue message of the next stream, and left it pending."""
+        queue, many = filled(any_server.client()), 4 * MESSAGES
+        for number in range(MESSAGES, many):
+            queue.write("tenant", {"n": number})
+        client = any_server.client()
+        plan, planned = queue._script("next").sha, []
+        overdue = {"n": 1, "ws:tenant": "tenant", "ws:deadline": 1}
+
+        def again(words: tuple[Any, ...], reply: Any) -> Any:
+            if planned or words[1] != plan or not isinstance(reply, list):
+                return reply
+            for stream in queue.keys.streams(STREAMS):
+                delivered = {
+                    row["message_id"]
+                    for row in queue.client.xpending_range(stream, "g", "-", "+", 100)
+                }
+                for entry, _ in queue.client.xrange(stream):
+                    if entry not in delivered:
+                        queue.client.xdel(stream, entry)
+                queue.client.xadd(stream, overdue)
+            planned.append(repeating._send(*words))
+            return planned[-1]
+
+        repeating = Repeating(client, again)
+        mine = queue_on(client)
+        # As where many read: one alone passes the one stream whose turn it is.
+        mine._view("g").window = 8
+        got = [each for _ in range(many) if (each := mine.read("g", "c"))]
+        assert len(got) < many / 2
+        assert len(planned) == 1
+        assert planned[0][0] is None
+        assert {each.attempts for each in got} == {1}
+        assert pending(queue) == {each.id for each in got}
+        assert mine.ack(*got) == len(got)
+        assert all(not queue.client.xlen(each) for each in queue.keys.streams(STREAMS))
 
     def test_messages_that_were_given_back_too(self, any_server: AnyServer) -> None:
         queue = filled(any_server.client())

@@ -84,7 +84,7 @@ def test_a_queue_is_checked(any_server: AnyServer) -> None:
         asked(queue, "check_steps")
     client.delete(queue.keys.meta)
     client.set(queue.keys.meta, "foreign")
-    with pytest.raises(LayoutError, match="does not hold the facts of a shuffle queue"):
+    with pytest.raises(LayoutError, match="holds another type"):
         asked(queue, "check_steps")
 
 

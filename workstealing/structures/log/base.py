@@ -72,6 +72,10 @@ class LogNames(NamesBeside[LogGroupNames]):
         self.times = self.base + b"times"
         self.waiting = self.base + b"waiting"
 
+    def receipt(self, nonce: bytes) -> bytes:
+        """Return the key of the receipts that a member of a group names by a nonce."""
+        return self.base + b"read." + nonce
+
     def block(self, number: int) -> bytes:
         """Return the key of a block."""
         return b"%sb%d" % (self.base, number)

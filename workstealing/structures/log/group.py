@@ -62,15 +62,16 @@ class _GroupOperations(GroupReading):
         of `GroupEntry`, each also a pair of offset and entry, empty if nothing came. The list may
         be shorter than count though more entries are there, because a reply has a MiB or 8 blocks
         at most. Entries that were evicted before their turn are left out: the group goes on at the
-        first available one, and `stats` counts them as lost. With ack, unreadable entries are left
-        out as long as there are others; they come again, and are set aside in the end. Raises:
-        ConfigurationError; LayoutError; UndecodableEntryError, DamagedBlockError and
-        MissingExtraError, after which the entries of this call count as handed out. One round trip
-        for each 200 entries, each about 20 Redis commands and two for each entry to be
-        acknowledged; one more if the group has moved to another block since, and one for each
-        stretch of entries that is handed out again. Each 200 are handed out by themselves, and
-        others may be served in between. A member that dies there has got only the entries before.
-        If the connection fails there, the call returns the entries before.
+        first available one, and `stats` counts them as lost. A read that redis-py sends twice is
+        answered by the same entries. With ack, unreadable entries are left out as long as there are
+        others; they come again, and are set aside in the end. Raises: ConfigurationError;
+        LayoutError; UndecodableEntryError, DamagedBlockError and MissingExtraError, after which the
+        entries of this call count as handed out. One round trip for each 200 entries, each about 22
+        Redis commands and two for each entry to be acknowledged; one more if the group has moved to
+        another block since, and one for each stretch of entries that is handed out again. Each 200
+        are handed out by themselves, and others may be served in between. A member that dies there
+        has got only the entries before. If the connection fails there, the call returns the entries
+        before.
         """
         return self.wait_steps(
             checked_integer(count, "count", 1, MOST_AT_ONCE),

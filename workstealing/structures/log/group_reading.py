@@ -40,6 +40,7 @@ from workstealing.structures.log.base import Known, checked_integer
 from workstealing.structures.log.codecs import decode_all
 from workstealing.structures.log.group_entries import GroupEntry
 from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, ReadingEntries
+from workstealing.structures.receipts import Receipt, Receipts
 from workstealing.structures.stored import stored_number, unbelieved
 
 MOST_AT_ONCE = 1000
@@ -106,6 +107,7 @@ class GroupReading:
         if self.acknowledged:
             self._kind = f"acknowledged:{round(self.lease * 1000)}:{self.max_attempts}"
         self._fixed = (log.keys.meta, *self.keys.all, log.keys.waiting, log.keys.news)
+        self._receipts = Receipts(log.keys.receipt)
         # Where the next read is expected: a guess that only saves round trips.
         self._next = 0
 
@@ -148,8 +150,10 @@ class GroupReading:
         for tried in range(TRIES):
             known = self.log.known
             spare = min((1 << tried) - 1, _MOST_SPARE_BLOCKS)
-            low, kept, operation = self._read(count, waiter, waits, turn, member, spare)
+            receipt = self._receipts.take()
+            low, kept, operation = self._read(count, waiter, waits, turn, member, spare, receipt)
             reply = yield from self._call(operation)
+            self._receipts.put_back(receipt)
             if reply[0] == _NOTHING:
                 return NoEntries(int(reply[1]), int(reply[2]))
             if reply[0] == _OTHER_BLOCK:
@@ -208,7 +212,14 @@ class GroupReading:
         return random.random()
 
     def _read(  # noqa: PLR0917 - what a look and its try have
-        self, count: int, waiter: str, waits: bool, turn: bytes, member: bytes, spare: int
+        self,
+        count: int,
+        waiter: str,
+        waits: bool,
+        turn: bytes,
+        member: bytes,
+        spare: int,
+        receipt: Receipt,
     ) -> tuple[int, list[Any], Operation]:
         log = self.log
         known = log.known
@@ -220,11 +231,12 @@ class GroupReading:
         kept = [log.cache.get(known.epoch, low + each) for each in range(number)]
         operation = Operation(
             log.script("group_read"),
-            (*self._fixed, *log.keys.blocks(low, number)),
+            (*self._fixed, receipt.key, *log.keys.blocks(low, number)),
             (
                 *(self.keys.group, self._kind, count, waiter, int(waits), turn, member),
                 *(known.block, low, BYTES_A_SCRIPT, known.epoch),
                 "".join("0" if each is None else "1" for each in kept),
+                receipt.number,
             ),
             same,
             AS_BYTES,

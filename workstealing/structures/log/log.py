@@ -6,10 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from workstealing.clock import Duration
-from workstealing.errors import LayoutError
 from workstealing.store.operations import (
     AS_BYTES,
     AsynchronousWaiting,
@@ -27,7 +24,7 @@ from workstealing.structures.log.group_reading import stored_settings
 from workstealing.structures.log.iterating import checked_iteration, iterate, iterate_async
 from workstealing.structures.log.reading import LogRange, ReadingEntries
 from workstealing.structures.log.removing import Removing
-from workstealing.structures.stored import stored_number, wrong_type
+from workstealing.structures.stored import holding_ours, stored_number
 from workstealing.structures.structure import NOTE, OK, Check, DeadBox
 
 
@@ -44,10 +41,8 @@ class _LogOperations(Appending, ReadingEntries, Removing):
         Two round trips. Each group is opened by its own settings, so a look makes no group and
         changes none.
         """
-        try:
+        with holding_ours(self.keys.base):
             fields = yield command("HKEYS", self.keys.meta, options=AS_BYTES)
-        except ResponseError as error:
-            raise wrong_type(self.keys.base, error) from error
         names = sorted(each[6:] for each in fields if each.startswith(b"group:"))
         asked: list[Operation] = []
         for name in names:
@@ -56,10 +51,8 @@ class _LogOperations(Appending, ReadingEntries, Removing):
             asked.append(command("HLEN", keys.dead))
         if not asked:
             return ()
-        try:
+        with holding_ours(self.keys.base):
             replies = yield asked
-        except ResponseError as error:
-            raise wrong_type(self.keys.base, error) from error
         boxes = []
         for name, kind, size in zip(names, replies[::2], replies[1::2], strict=True):
             state = self.keys.group(name).state
@@ -75,17 +68,10 @@ class _LogOperations(Appending, ReadingEntries, Removing):
         Up to three round trips.
         """
         keys, named = self.keys, f"{self.kind} {self.name}"
-        try:
+        with holding_ours(keys.meta):
             mark, block, kept = yield command(
                 "HMGET", keys.meta, "mark", "block", "kept", options=AS_BYTES
             )
-        except ResponseError as error:
-            if "WRONGTYPE" not in str(error):
-                raise
-            raise LayoutError(
-                f"the key {keys.meta!r} does not hold the facts of a log: use another name, or"
-                " remove the key if it is not needed"
-            ) from None
         if mark is None:
             return (Check("", NOTE, f"{named}: nothing has been written yet"),)
         if mark != LOG_VERSION.encode():

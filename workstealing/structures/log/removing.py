@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import AS_BYTES, Steps, command, operation
 from workstealing.structures.log.base import MOST_BLOCK, Known, LogBase, checked_integer
-from workstealing.structures.stored import stored_number
+from workstealing.structures.stored import ADVICE, holding_ours, stored_number
 
 BLOCKS_A_SCRIPT = 100
 _TRIES = 100
+MOST_IN_VAIN = 100
+"""After so many scripts in a row that freed nothing, what the log says is not believed."""
 
 
 class Removing(LogBase):
@@ -29,9 +29,11 @@ class Removing(LogBase):
 
         They are gone for all readers at once; their memory is freed by whole blocks. All other
         entries keep their offsets. Arguments: one of offset, 0 or more, and keep: how many entries
-        stay. Returns: how many were evicted. Raises: ConfigurationError; LayoutError. One round
-        trip for each 100 blocks, and one more if the client knows too little of the log; if the
-        process dies in between, the next eviction or `LogTrimmer` frees the rest.
+        stay. Returns: how many were evicted. Raises: ConfigurationError; LayoutError, also for
+        keep= if the block of the last entry is not there, and if 10,000 blocks in a row are not
+        there that would have to be freed. One round trip for each 100 blocks, and one more if the
+        client knows too little of the log; if the process dies in between, the next eviction or
+        `LogTrimmer` frees the rest.
         """
         if (offset is None) == (keep is None):
             raise ConfigurationError(
@@ -52,19 +54,30 @@ class Removing(LogBase):
         return self._deleting()
 
     def _evicting(self, until: int | str, last: int) -> Steps[int]:
-        evicted, made = 0, b""
+        evicted, made, in_vain = 0, b"", 0
         some: int
         while True:
             known, keys = self.known, self.keys
-            some, first, kept, block, tail, epoch = yield self.on_keys(
+            end = max(0, known.next - 1) // known.block
+            some, first, kept, block, tail, epoch, freed = yield self.on_keys(
                 "evict",
                 (
-                    *(keys.meta, keys.news, keys.full, keys.raw, keys.times),
+                    *(keys.meta, keys.news, keys.full, keys.raw, keys.times, keys.block(end)),
                     *keys.blocks(known.kept, BLOCKS_A_SCRIPT),
                 ),
-                *(known.block, until, last, known.kept, made),
+                *(known.block, until, last, known.kept, made, end),
             )
             self.note(kept=kept, block=block, next=tail)
+            in_vain = 0 if freed else in_vain + 1
+            if in_vain > MOST_IN_VAIN:
+                raise LayoutError(
+                    f"the log {self.name!r} says {first} as the offset at which it begins, but"
+                    f" {in_vain * BLOCKS_A_SCRIPT:,} blocks in a row before that are not there"
+                    f"{ADVICE}; the blocks before these are freed"
+                )
+            if some < 0:
+                # Its end was not known here, or has moved meanwhile.
+                continue
             evicted += some
             # Once the log was deleted and made anew, its entries are those of another one.
             if kept >= first // block or (made and epoch != made):
@@ -76,13 +89,8 @@ class Removing(LogBase):
         keys = self.keys
         for _ in range(_TRIES):
             yield from self._evicting("", 0)
-            try:
+            with holding_ours(keys.meta):
                 flat = yield command("HGETALL", keys.meta, options=AS_BYTES)
-            except ResponseError as error:
-                if "WRONGTYPE" not in str(error):
-                    raise
-                # The script reports the fault in its own words.
-                flat = {}
             meta: dict[bytes, Any] = (
                 flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
             )

@@ -10,15 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import ResponseError
-
-from workstealing.errors import LayoutError
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation, Steps, operation
 from workstealing.store.scripts import load
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
-from workstealing.structures.stored import stored_number
+from workstealing.structures.stored import holding_ours, stored_number
 
 KEYS_A_SCRIPT = 100
 LOOK_AGAIN_MS = 24 * 3600 * 1000
@@ -47,10 +44,8 @@ def delete_some(
     if it is not due, and its dead messages too, which otherwise stay; clock_shift_ms: for tests.
     Raises: LayoutError. Two round trips.
     """
-    try:
+    with holding_ours(names.meta):
         reply = yield ("HGETALL", names.meta)
-    except ResponseError as error:
-        raise foreign_meta(names, error) from error
     meta = meta_of(reply)
     script = load("shuffle_queue/expire", clock_shift_ms)
     joined, span = meta.get(b"joined", b""), meta.get(b"span", b"")
@@ -101,17 +96,6 @@ def span_in(names: QueueNames, meta: dict[bytes, bytes], unknown: int = 0) -> in
 def groups_in(meta: dict[bytes, bytes]) -> tuple[bytes, ...]:
     """Return the groups that a queue's meta names."""
     return tuple(name.removeprefix(b"group:") for name in meta if name.startswith(b"group:"))
-
-
-def foreign_meta(names: QueueNames, error: ResponseError) -> Exception:
-    """Return the LayoutError for a foreign meta, or else the error itself."""
-    if "WRONGTYPE" not in str(error):
-        return error
-    return LayoutError(
-        f"the key {names.meta.decode(errors='backslashreplace')} does not hold the facts of a"
-        " shuffle queue: use another name, or remove the key if it is not needed; nothing was"
-        " changed"
-    )
 
 
 class Deleting(QueueBase):

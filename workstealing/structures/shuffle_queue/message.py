@@ -154,6 +154,8 @@ def _seconds(deadline: str | None) -> float | None:
 _OWN: dict[Any, str] = {
     form: text for text in (TENANT, DEADLINE, TRACKING, GROUP) for form in (text, text.encode())
 }
+# Later releases may have further ones.
+_KEPT = ("ws:", b"ws:")
 
 
 def checked_fields(fields: object) -> list[Any]:
@@ -168,7 +170,7 @@ def checked_fields(fields: object) -> list[Any]:
         )
     flat: list[Any] = []
     for name, value in fields.items():
-        if name in _OWN:
+        if isinstance(name, str | bytes) and name[:3] in _KEPT:
             raise ConfigurationError(
                 f"the field {name!r} is the queue's own: give a name that does not begin with 'ws:'"
             )

@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from workstealing.store.grants import AsynchronousAsks, BlockingAsks
 from workstealing.store.operations import AS_BYTES, AsynchronousWaiting, Steps, command
 from workstealing.store.paging import Page
 from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.shuffle_queue.base import QueueNamespace
-from workstealing.structures.shuffle_queue.deleting import Deleting, foreign_meta
+from workstealing.structures.shuffle_queue.deleting import Deleting
 from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.names import QUEUE_VERSION
 from workstealing.structures.shuffle_queue.reading import ReadingMessages
 from workstealing.structures.shuffle_queue.settling import DeadMessage, Settling
 from workstealing.structures.shuffle_queue.stats import Describing
 from workstealing.structures.shuffle_queue.writing import Writing
-from workstealing.structures.stored import wrong_type
+from workstealing.structures.stored import holding_ours
 from workstealing.structures.structure import FAULT, Check, DeadBox, DeadItem, Structure
 
 
@@ -49,10 +47,8 @@ class _Operations(Writing, ReadingMessages, Settling, Describing, Deleting, Stru
         groups = yield from Writing.groups.steps(self)
         if not groups:
             return ()
-        try:
+        with holding_ours(self.keys.base):
             sizes = yield [command("HLEN", self.keys.group(group).dead) for group in groups]
-        except ResponseError as error:
-            raise wrong_type(self.keys.base, error) from error
         return tuple(
             _GroupsDead(self, group, size)
             for group, size in zip(groups, sizes, strict=True)
@@ -63,10 +59,8 @@ class _Operations(Writing, ReadingMessages, Settling, Describing, Deleting, Stru
         """Say whether the namespace and the queue exist, and belong together."""
         checks = yield from QueueNamespace(self.client, self.namespace).check_steps()
         keys = self.keys
-        try:
+        with holding_ours(keys.meta):
             reply = yield command("HMGET", keys.meta, "mark", "namespace", options=AS_BYTES)
-        except ResponseError as error:
-            raise foreign_meta(keys, error) from error
         mark, namespace = (None if each is None else as_text(each) for each in reply)
         named = f"queue {self.name}"
         if mark not in (None, QUEUE_VERSION):

@@ -36,6 +36,7 @@ from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.blocking import milliseconds
 from workstealing.store.grants import Asking, asks
 from workstealing.store.operations import Operation, Steps, Wait
+from workstealing.structures.receipts import AskedReads, Receipts
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     Message,
@@ -50,7 +51,6 @@ from workstealing.structures.shuffle_queue.names import (
     RETURNED,
     QueueNames,
 )
-from workstealing.structures.shuffle_queue.receipts import AskedReads, Receipts
 from workstealing.structures.shuffle_queue.turns import LEAST_WINDOW, Turns, View
 from workstealing.structures.users_names import checked_text
 
@@ -206,7 +206,7 @@ class ReadingMessages(QueueBase):
 
     @cached_property
     def _receipts(self) -> Receipts:
-        return Receipts(self.keys)
+        return Receipts(self.keys.receipt)
 
     def _giving_back(self, view: View, asked: AskedReads) -> Steps[None]:
         """Give back what the reads of a call were granted, by their receipts; one round trip."""
@@ -302,13 +302,13 @@ class ReadingMessages(QueueBase):
         messages, is_more = found
         while is_more and len(messages) < n:
             piece = min(n - len(messages), MESSAGES_A_SCRIPT)
-            asked.begin()
+            receipt = asked.begin()
             try:
                 found = yield from self._look_once(view, asked, piece, None)
             except (RedisError, OSError, LayoutError) as error:
                 # What was delivered must not be lost by what was not. The next call meets the
                 # fault again; a host's time-out passes.
-                asked.note_cut(error)
+                asked.note_cut(receipt, error)
                 break
             if isinstance(found, NoMessages):
                 asked.note_nothing()

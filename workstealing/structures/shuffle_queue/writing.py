@@ -53,14 +53,14 @@ class Writing(QueueBase):
     ) -> Steps[str]:
         """Write a message into the shortest of the tenant's streams.
 
-        Arguments: tenant; fields: names and values, as redis-py takes them, up to 1,000, none named
-        ``ws:tenant``, ``ws:deadline`` or ``ws:tracking``; deadline: an aware datetime or Unix
-        seconds, after which, by the server's clock, the message is no longer delivered;
-        tracking_id: by it `cancel` finds the message; if it is given again, it means the later
-        message. Returns: the message's id, "<stream>-<ms>-<sequence>". Raises: ConfigurationError;
-        LayoutError; errors of redis-py, for instance of a full server: then nothing is written. One
-        round trip, and one more after a group has read for the first time; about 10 Redis commands,
-        and up to 3 more for each further group.
+        Arguments: tenant; fields: names and values, as redis-py takes them, up to 1,000, none of
+        which begins with ``ws:``; deadline: an aware datetime or Unix seconds, after which, by the
+        server's clock, the message is no longer delivered; tracking_id: by it `cancel` finds the
+        message; if it is given again, it means the later message. Returns: the message's id,
+        "<stream>-<ms>-<sequence>". Raises: ConfigurationError; LayoutError; errors of redis-py, for
+        instance of a full server: then nothing is written. One round trip, and one more after a
+        group has read for the first time; about 10 Redis commands, and up to 3 more for each
+        further group.
         """
         flat = checked_fields(fields)
         if len(flat) > 2 * MOST_FIELDS:

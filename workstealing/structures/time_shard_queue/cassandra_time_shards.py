@@ -170,7 +170,7 @@ class CassandraTimeShards:
                 if not taken:
                     raise
                 if len(asked.receipts) > begun:
-                    asked.note_cut(error)
+                    asked.note_cut(asked.receipts[-1], error)
                 break
             more = found.more
             taken += messages

@@ -340,7 +340,7 @@ class _TimeShardQueueOperations(Structure):
                 if not taken:
                     raise
                 if asked is not None and len(asked.receipts) > begun:
-                    asked.note_cut(error)
+                    asked.note_cut(asked.receipts[-1], error)
                 # Else the caller would lose its messages, which some such takes would set aside.
                 break
             taken += [_taken(each, time_shard) for each in held]

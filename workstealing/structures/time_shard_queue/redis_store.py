@@ -216,7 +216,8 @@ class RedisTimeShards:
             wanted = min(n - len(taken), TAKEN_A_PIECE)
             kept_ms = min(lease_ms, UNDER_WAY_MS)
             args = (consumer, lease_ms, wanted, max_attempts, beside, kept_ms)
-            receipt = names.receipt(asked.another(time_shard))
+            nonce = asked.another(time_shard)
+            receipt = names.receipt(nonce)
             keys = (*names.all[1:], receipt)
             # Each round that leaves more to be looked at has cleared something away.
             try:
@@ -224,7 +225,7 @@ class RedisTimeShards:
             except self.faults as error:
                 if not taken:
                     raise
-                asked.note_cut(error)
+                asked.note_cut((time_shard, nonce), error)
                 break
             taken += some
             if some:

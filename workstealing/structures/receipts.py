@@ -1,27 +1,26 @@
 """Receipts of reads: which messages a read was granted, under a key that its reader has named.
 
-A read whose reply is lost leaves its messages pending, and nobody has them until the reaper comes.
-So a reader names a key before it asks, and the script that grants messages notes them there: the
-same read, sent again, is answered by the same messages, and by the receipt alone they are given
-back. A reader uses its keys again, one for each read that is under way, so there are few of them.
-The server removes a key a minute after its last read.
+A read whose reply is lost leaves its messages with nobody, until a reaper comes or a lease ends. So
+a reader names a key before it asks, and the script that grants messages notes them there: the same
+read, sent again, is answered by the same messages, and a shuffle queue is given them back by the
+receipt alone. A reader uses its keys again, one for each read that is under way, so there are few
+of them. The server removes a key a minute after its last read.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from workstealing.store.grants import AskedPieces, new_nonce
-from workstealing.structures.shuffle_queue.names import QueueNames
 
 
 class Receipt:
     """The receipt of a read.
 
-    Attributes: key; number: of the read, which grows with each that uses the key; streams: the
-    numbers of those that its scripts were told, of which any message is, script by script.
+    Attributes: key; number: of the read, which grows with each that uses the key; streams: of a
+    shuffle queue, those that its scripts were told, of which any message is, script by script.
     """
 
     __slots__ = ("key", "number", "streams")
@@ -32,10 +31,10 @@ class Receipt:
 
 
 class Receipts:
-    """The receipts of one object, for all of its threads. Arguments: keys: the queue's."""
+    """The receipts of one object, for all of its threads. Arguments: key_of: a nonce."""
 
-    def __init__(self, keys: QueueNames) -> None:
-        self._keys = keys
+    def __init__(self, key_of: Callable[[bytes], bytes]) -> None:
+        self._key_of = key_of
         # Appending and taking one are whole for every thread.
         self._free: deque[tuple[bytes, int]] = deque()
         self._pid = os.getpid()
@@ -48,7 +47,7 @@ class Receipts:
         try:
             key, last = self._free.pop()
         except IndexError:
-            key, last = self._keys.receipt(new_nonce()), 0
+            key, last = self._key_of(new_nonce()), 0
         return Receipt(key, last + 1)
 
     def put_back(self, receipt: Receipt) -> None:
@@ -68,9 +67,10 @@ class AskedReads(AskedPieces[Receipt]):
         super().__init__()
         self._known, self.consumer = known, consumer
 
-    def begin(self) -> None:
-        """Begin another read, after one that was granted something."""
+    def begin(self) -> Receipt:
+        """Begin another read, after one that was granted something; return its receipt."""
         self.receipts.append(self._known.take())
+        return self.receipts[-1]
 
     def ask(self, streams: Iterable[int | str]) -> Receipt:
         """Return the receipt of the read at hand, for a script that is told some streams."""

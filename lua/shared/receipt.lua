@@ -1,7 +1,7 @@
 --@library
 -- Receipts of reads. A reader names a key of its own, one for each of its reads that are under way, and gives
--- each read a number that grows. What a read was granted is noted in its key: `number place place ...`, a
--- place being `stream:entry id:deliveries`. So the same read, when it is sent again, is answered by the same
+-- each read a number that grows. What a read was granted is noted in its key: `number place place ...`, for a
+-- shuffle queue `stream:entry id:deliveries`. So the same read, when it is sent again, is answered by the same
 -- messages; a read with a lower number is an old one, which nobody waits for. Without places a receipt says
 -- that the read was granted nothing, or has given everything back. The server removes a receipt.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import redis
 
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
+from support.fleet_moves import DONE, NEW, OLD, both, fleet, moving, work_off
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import AsyncFleet, Fleet
@@ -27,41 +28,15 @@ from workstealing.store.operations import run
 from workstealing.structures import (
     AsyncDurableKeys,
     AsyncVolatileHashes,
-    DurableKeys,
     Ick,
     VolatileHashes,
 )
-from workstealing.structures.carrying import carry, carry_in
+from workstealing.structures.carrying import carry, carry_in, carry_out
 
 pytestmark = pytest.mark.real
 
-OLD, NEW = ("a", "b"), ("a", "b", "c")
-DONE = Backlog(0, 0.0, "keys at their former homes")
 FEW = 12
 """So many names of each kind, where every death fills the fleet anew."""
-
-
-@pytest.fixture(scope="module")
-def shared_servers(shared_redis7: RedisServer) -> Iterator[dict[str, RedisServer]]:
-    servers = {name: RedisServer(shared_redis7.binary, name=f"node {name}") for name in NEW}
-    yield servers
-    for each in servers.values():
-        each.stop()
-
-
-@pytest.fixture
-def servers(shared_servers: dict[str, RedisServer]) -> dict[str, RedisServer]:
-    for each in shared_servers.values():
-        each.wipe()
-    return shared_servers
-
-
-def fleet(servers: dict[str, RedisServer], names: tuple[str, ...], **options: Any) -> Fleet:
-    return Fleet({name: servers[name].client() for name in names}, **options)
-
-
-def both(on: Fleet) -> tuple[VolatileHashes, DurableKeys]:
-    return VolatileHashes(on, "h", backend="emulated"), DurableKeys(on, "k")
 
 
 def fill(on: Fleet, count: int = 60) -> None:
@@ -104,18 +79,6 @@ def check(on: Fleet, servers: dict[str, RedisServer], count: int = 60) -> None:
         assert listed == count
 
 
-def work_off(job: FleetRebalance, most: int = 2_000) -> int:
-    carried = 0
-    for turn in range(most):
-        # A busy machine may be slower than a job waits: the next recruit goes on.
-        with suppress(redis.TimeoutError):
-            carried += job.perform(Slice(25, 10.0)) or 0
-            # A backlog reads as many pages as 16 slices or more.
-            if turn % 8 == 7 and job.backlog(10.0) == DONE:
-                return carried
-    raise AssertionError("the job came to no end")
-
-
 def test_a_key_that_comes_back_is_not_taken_for_carried(servers: dict[str, RedisServer]) -> None:
     """The marks of an earlier move made the new home refuse it, and the former copy was removed."""
     fill(fleet(servers, OLD))
@@ -125,7 +88,7 @@ def test_a_key_that_comes_back_is_not_taken_for_carried(servers: dict[str, Redis
     # Nobody removes the marks between two moves.
     for on in (there, back, there):
         for structure in both(on):
-            work_off(FleetRebalance(structure))
+            work_off(FleetRebalance(structure, None))
     check(fleet(servers, NEW), servers)
 
 
@@ -155,7 +118,7 @@ def test_a_key_that_is_written_again_at_its_former_home_is_carried_again(
 
     def carry_over(on: Fleet) -> None:
         if by == "the job":
-            work_off(FleetRebalance(of(on)))
+            work_off(FleetRebalance(of(on), None))
         else:
             read(on)
 
@@ -207,28 +170,6 @@ def test_a_carrier_that_comes_late_removes_no_key_that_was_written_since(
         assert (after.hget(name, "f") if kind == "h" else after.get(name)) == b"second"
 
 
-@pytest.mark.parametrize("node", ["former", "new"])
-@pytest.mark.parametrize("by", ["its first use", "the job"])
-def test_a_fence_of_another_type_is_a_layout_error(
-    servers: dict[str, RedisServer], by: str, node: str
-) -> None:
-    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
-    name = moving(after, "k")
-    assert DurableKeys(before, "k").acquire(name, 30)
-    keys = DurableKeys(after, "k")
-    where = after.former_home(name) if node == "former" else after.home(name)
-    shard = key_slot(name.encode()) % 16
-    fence = keys.every_node[where or ""].names.fence(shard)
-    servers[where or ""].client().delete(fence)
-    servers[where or ""].client().hset(fence, "foreign", 1)
-    held = {each: contents(servers[each]) for each in NEW}
-    job = FleetRebalance(keys)
-    work = {"the job": lambda: work_off(job), "its first use": lambda: keys.acquire(name, 30)}[by]
-    with pytest.raises(LayoutError, match=r"^the key .*fence.* does not hold a fencing token"):
-        work()
-    assert contents(servers[where or ""])[fence] == held[where or ""][fence]
-
-
 @pytest.mark.parametrize("kind", ["h", "k"])
 def test_a_former_home_that_takes_no_writes_holds_up_its_own_keys_only(
     servers: dict[str, RedisServer], kind: str
@@ -260,7 +201,7 @@ def test_a_key_leaves_a_node_whose_memory_is_full(
     names = [name for name in (f"{kind}:{n}" for n in range(FEW)) if after.former_home(name)]
     assert names
     assert structure.ttl(names[0]) != -2
-    work_off(FleetRebalance(structure))
+    work_off(FleetRebalance(structure, None))
     assert [nodes["a"].client().exists(name) for name in names] == [0] * len(names)
     assert [nodes["c"].client().exists(name) for name in names] == [1] * len(names)
 
@@ -291,7 +232,7 @@ def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisS
     waiting = [f"{kind}:{n}" for kind in ("h", "k") for n in range(60)]
     waiting = [name for name in waiting if after.former_home(name)]
     assert {after.home(name) for name in waiting} == {"c"}
-    carried = work_off(FleetRebalance(hashes)) + work_off(FleetRebalance(keys))
+    carried = work_off(FleetRebalance(hashes, None)) + work_off(FleetRebalance(keys, None))
     assert 10 < carried <= len(waiting)
     # Keys without a deadline stand in no due index: the pattern finds them.
     assert work_off(FleetRebalance(hashes, match="plain:*")) > 0
@@ -302,7 +243,7 @@ def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisS
     # Without previous=, the same job removes what the move has left.
     over = both(final)
     for structure in over:
-        job = FleetRebalance(structure)
+        job = FleetRebalance(structure, None)
         assert job.backlog(60.0).count > 0
         assert "marks" in job.backlog(60.0).what
         while any(
@@ -316,6 +257,35 @@ def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisS
     check(final, servers)
 
 
+@pytest.mark.parametrize("backend", ["emulated", "native"])
+@pytest.mark.parametrize("by", ["slices", "a sweep"])
+def test_a_key_that_ends_while_its_carrier_dies_leaves_nothing(
+    start_redis: Callable[..., RedisServer], backend: str, by: str
+) -> None:
+    """Its token stayed on the node that had left the fleet: no index named the key any more."""
+    former, other = (start_redis(8).client() for _ in range(2))
+    before = VolatileHashes(Fleet({"a": former}), "h", backend=backend)
+    before.hset("h:1", "f", "v")
+    now = VolatileHashes(Fleet({"b": other}, previous={"a": former}), "h", backend=backend)
+    old = now.every_node["a"]
+    old.open()
+    assert run(former, carry_out(old, b"h:1", old.layout))
+    # As by its own time to live.
+    former.delete("h:1")
+
+    job = FleetRebalance(now, match="h:*")
+    assert job.backlog(10.0).count == 1
+    if by == "slices":
+        work_off(job)
+    else:
+        for part in job.parts(2):
+            sweep = job.for_part(part)
+            while not sweep.is_drained:
+                sweep.perform(Slice(25, 10.0))
+        assert job.backlog(10.0) == DONE
+    assert former.keys("*:leaving") == []
+
+
 def test_a_dry_run_counts_and_changes_nothing(servers: dict[str, RedisServer]) -> None:
     fill(fleet(servers, OLD))
     on = fleet(servers, NEW, previous=OLD)
@@ -323,12 +293,12 @@ def test_a_dry_run_counts_and_changes_nothing(servers: dict[str, RedisServer]) -
     for structure in both(on):
         kind = structure.namespace
         moving = sum(bool(on.former_home(f"{kind}:{number}")) for number in range(60))
-        job = FleetRebalance(structure, limit=1000, dry_run=True)
+        job = FleetRebalance(structure, None, limit=1000, dry_run=True)
         assert job.backlog() == Backlog(moving, None, "keys at their former homes")
         # One walk over both former nodes; each page is counted once.
-        chosen = iter([0.0] * 16 + [0.9] * 16)
-        job = FleetRebalance(structure, limit=1000, dry_run=True, random=lambda: next(chosen))  # noqa: B023
-        assert sum(job.perform(Slice(1000, 10.0)) for _ in range(32)) == moving
+        chosen = iter([0.0] * 32 + [0.9] * 32)
+        job = FleetRebalance(structure, None, limit=1000, dry_run=True, random=lambda: next(chosen))  # noqa: B023
+        assert sum(job.perform(Slice(1000, 10.0)) for _ in range(64)) == moving
         with pytest.raises(ConfigurationError, match="would never come to an end"):
             job.parts(2)
     assert {name: contents(server) for name, server in servers.items()} == before
@@ -341,7 +311,7 @@ def test_a_backlog_that_lacks_a_node_is_not_exact(
     nodes = {**{name: servers[name].client() for name in OLD}, "d": other.client()}
     fill(Fleet(nodes))
     further = {**nodes, "c": servers["c"].client()}
-    job = FleetRebalance(VolatileHashes(Fleet(further, previous=[*nodes]), "h"))
+    job = FleetRebalance(VolatileHashes(Fleet(further, previous=[*nodes]), "h"), None)
     whole = job.backlog(60.0)
     assert whole.exact
     assert whole.count > 0
@@ -359,8 +329,8 @@ def test_a_sweep_carries_all(servers: dict[str, RedisServer], n: int) -> None:
         match = "plain:*" if structure.holds == "hash" else None
         job = FleetRebalance(structure, match)
         parts = pickle.loads(pickle.dumps(job.parts(n)))
-        # Sixteen index shards a node, and a walk by the pattern.
-        assert len(parts) == min(n, 2 * (16 + (match is not None)))
+        # Sixteen index shards a node, the tokens of theirs, and a walk by the pattern.
+        assert len(parts) == min(n, 2 * (16 + 16 + (match is not None)))
         for part in parts:
             one = job.for_part(part)
             while not one.is_drained:
@@ -389,7 +359,7 @@ def test_a_new_home_that_is_left_alone_holds_up_its_own_keys_only(
         structure.hsetex(name, mapping={"f": 1}, ex=300)
     on = Fleet({name: nodes[name] for name in OLD}, previous=nodes)
     after = VolatileHashes(on, "h", backend="emulated")
-    job = FleetRebalance(after, limit=2, random=lambda: 0.99)
+    job = FleetRebalance(after, None, limit=2, random=lambda: 0.99)
     alone = frozenset({after.on_nodes["a"].twin.identity})
     for _ in range(len(leaving)):
         slice = Slice(2, 10.0)
@@ -400,7 +370,7 @@ def test_a_new_home_that_is_left_alone_holds_up_its_own_keys_only(
     # The keys whose new home is there have been carried, although the others stay before them.
     assert still == {"a"}
     assert job.backlog(60.0) != DONE
-    work_off(FleetRebalance(after))
+    work_off(FleetRebalance(after, None))
 
 
 def test_native_fields_keep_their_deadlines(start_redis: Callable[..., RedisServer]) -> None:
@@ -422,6 +392,26 @@ def test_native_fields_keep_their_deadlines(start_redis: Callable[..., RedisServ
         assert [n for n, each in servers.items() if each.client().exists(name)] == [on.home(name)]
 
 
+def test_native_keys_without_a_pattern_are_not_taken_for_carried(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """No due index names them: the job found none, said 0 exactly, and the page said go on."""
+    servers = {name: start_redis(8) for name in NEW}
+    before = VolatileHashes(fleet(servers, OLD), "h", backend="native")
+    for number in range(30):
+        before.hsetex(f"h:{number}", mapping={"f": number}, ex=300)
+    job = FleetRebalance(VolatileHashes(fleet(servers, NEW, previous=OLD), "h"), None)
+    for call in (
+        job.backlog,
+        lambda: job.perform(Slice(25, 10.0)),
+        lambda: job.parts(2),
+    ):
+        with pytest.raises(ConfigurationError, match=r"'h' is native.*give match="):
+            call()
+    # Without former nodes nothing is looked for, so no pattern is needed.
+    assert FleetRebalance(VolatileHashes(fleet(servers, NEW), "h"), None).backlog(60.0).exact
+
+
 async def test_a_key_is_carried_at_its_first_awaited_use(servers: dict[str, RedisServer]) -> None:
     fill(fleet(servers, OLD))
     nodes = {name: server.async_client() for name, server in servers.items()}
@@ -438,11 +428,11 @@ async def test_a_key_is_carried_at_its_first_awaited_use(servers: dict[str, Redi
 def test_the_code_of_the_page_runs(
     servers: dict[str, RedisServer], start_redis: Callable[..., RedisServer]
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "fleets.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "fleets.md").read_text(encoding="utf-8")
     urls = [*(server.url for server in servers.values()), start_redis().url]
     for number, url in enumerate(urls, 1):
         page = page.replace(f"redis://10.0.0.{number}", url)
-    first, further = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    first, further, leaving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     scope: dict[str, Any] = {}
     exec(first, scope)
     items = scope["items"]
@@ -454,9 +444,16 @@ def test_the_code_of_the_page_runs(
     (job,) = scope["recruiter"].jobs().values()
     assert job.backlog().count > 0
     work_off(job)
-    assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == [
-        b"%d" % n for n in range(100)
-    ]
+    every = [b"%d" % number for number in range(100)]
+    assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == every
+    exec(leaving, scope)
+    assert scope["rebalance"].backlog().count > 0
+    work_off(scope["rebalance"])
+    assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == every
+    # What the page says is left on the node that may be switched off then.
+    left = servers["c"].client().keys("*")
+    assert left
+    assert all(b"ws:items:layout" in name or b"ws:items:mark" in name for name in left), left
 
 
 def test_a_key_is_carried_at_its_first_use(servers: dict[str, RedisServer]) -> None:
@@ -472,10 +469,6 @@ def test_a_key_is_carried_at_its_first_use(servers: dict[str, RedisServer]) -> N
         for number in range(60):
             pipe.hget(f"plain:{number}", "f")
         assert pipe.execute() == [str(number).encode() for number in range(60)]
-
-
-def moving(on: Fleet, kind: str) -> str:
-    return next(n for n in (f"{kind}:{i}" for i in range(1000)) if on.former_home(n))
 
 
 @pytest.mark.parametrize("change", ["delete", "overwrite", "nothing"])
@@ -553,7 +546,7 @@ def test_readers_see_each_value_at_all_times(servers: dict[str, RedisServer]) ->
     thread.start()
     try:
         for structure in both(after):
-            work_off(FleetRebalance(structure, limit=3))
+            work_off(FleetRebalance(structure, None, limit=3))
     finally:
         while not rounds and thread.is_alive():
             stop.wait(0.01)
@@ -561,95 +554,6 @@ def test_readers_see_each_value_at_all_times(servers: dict[str, RedisServer]) ->
         thread.join()
     assert missed == []
     check(fleet(servers, NEW), servers, 100)
-
-
-def test_fencing_tokens_grow_although_the_new_home_s_clock_is_behind(
-    servers: dict[str, RedisServer],
-) -> None:
-    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
-    name = moving(after, "k")
-    ahead = DurableKeys(before, "k", clock_shift_ms=3_600_000)
-    token = ahead.acquire(name, lease=30)
-    assert token is not None
-    assert ahead.release(name, token)
-    later = DurableKeys(after, "k").acquire(name, lease=30)
-    assert later is not None
-    assert later > token
-
-
-def test_tokens_grow_on_where_nobody_held_a_lease_during_the_move(
-    servers: dict[str, RedisServer],
-) -> None:
-    """There was no key to be carried, so no fence was raised, and the move was over."""
-    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
-    name = moving(after, "k")
-    ahead = DurableKeys(before, "k", clock_shift_ms=3_600_000)
-    token = ahead.acquire(name, lease=30)
-    assert token is not None
-    assert ahead.release(name, token)
-    job = FleetRebalance(DurableKeys(after, "k"))
-    assert job.backlog(60.0).count == 1
-    assert FleetRebalance(DurableKeys(after, "k"), dry_run=True).perform(Slice(25, 10.0)) == 0
-    assert work_off(job) == 0
-    # Its clock is behind, and it knows nothing of the former home.
-    later = DurableKeys(fleet(servers, NEW), "k").acquire(name, lease=30)
-    assert later is not None
-    assert later > token
-
-
-def test_leases_of_keys_that_stay_are_no_backlog(servers: dict[str, RedisServer]) -> None:
-    """Each is a later token than the new home's fence, and so the move was never over."""
-    after = fleet(servers, NEW, previous=OLD)
-    keys = DurableKeys(after, "k")
-    stays = next(n for n in (f"k:{i}" for i in range(1000)) if after.home(n) == "a")
-    assert keys.acquire(f"another at {stays}", 30)
-    job = FleetRebalance(keys)
-    work_off(job)
-    for shift_ms in (0, 0, 3_600_000):
-        its = DurableKeys(after, "k", clock_shift_ms=shift_ms)
-        token = its.acquire(stays, 30)
-        assert token
-        assert its.release(stays, token)
-        assert job.backlog(60.0) == DONE
-        # One that has not raised the fences itself goes by the new home's clock.
-        other = FleetRebalance(keys).backlog(60.0)
-        assert other == DONE or (shift_ms and other.count == 1)
-
-
-def test_a_token_of_a_process_that_runs_on_is_met_by_the_job(
-    servers: dict[str, RedisServer],
-) -> None:
-    """The job had let the tokens grow on once, and was never done."""
-    one, other = {"a": servers["a"].client()}, {"c": servers["c"].client()}
-    keys = DurableKeys(Fleet(other, previous=one), "k")
-    runs_on = DurableKeys(Fleet(one), "k", clock_shift_ms=3_600_000)
-    first = runs_on.acquire("lock", 30)
-    assert first
-    assert runs_on.release("lock", first)
-    job = FleetRebalance(keys)
-    work_off(job)
-    token = runs_on.acquire("lock", 30)
-    assert token
-    assert runs_on.release("lock", token)
-    assert job.backlog(60.0).count == 1
-    work_off(job)
-    later = DurableKeys(Fleet(other), "k").acquire("lock", 30)
-    assert later
-    assert later > token
-
-
-@pytest.mark.parametrize("by", ["its first use", "the job"])
-def test_a_lease_is_carried_with_its_nonce(servers: dict[str, RedisServer], by: str) -> None:
-    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
-    name = moving(after, "k")
-    token = DurableKeys(before, "k").acquire(name, 30, nonce="mine")
-    assert token
-    keys = DurableKeys(after, "k")
-    if by == "the job":
-        assert work_off(FleetRebalance(keys)) == 2
-    assert keys.acquire(name, 30, nonce="mine") == token
-    assert keys.release(name, nonce="mine") is True
-    assert keys.exists(name) == 0
 
 
 def test_what_cannot_be_carried_is_refused(servers: dict[str, RedisServer]) -> None:
@@ -660,7 +564,7 @@ def test_what_cannot_be_carried_is_refused(servers: dict[str, RedisServer]) -> N
     with pytest.raises(ConfigurationError, match="no node of the fleet any more"):
         fleet(servers, OLD, previous=NEW)
     with pytest.raises(ConfigurationError, match="on a Fleet"):
-        FleetRebalance(VolatileHashes(servers["a"].client(), "h"))
+        FleetRebalance(VolatileHashes(servers["a"].client(), "h"), None)
     hashes = both(after)[0]
     name = moving(after, "h")
     hashes.every_node[after.former_home(name) or ""].open()
@@ -681,7 +585,7 @@ def test_a_foreign_key_in_the_place_of_a_mark_is_a_layout_error(
     for shard in range(new.open().index_shards):
         servers["c"].client().set(new.names.carried(shard), "foreign")
     with pytest.raises(LayoutError, match=r"^the key .*:carried .*; nothing was changed$"):
-        work_off(FleetRebalance(hashes))
+        work_off(FleetRebalance(hashes, None))
 
 
 @pytest.mark.slow
@@ -708,7 +612,7 @@ def test_killed_at_every_command(servers: dict[str, RedisServer], kind: str, by:
             if by == "user":
                 assert structure.exists(mine[0]) == 1
                 return
-            job = FleetRebalance(structure, random=lambda: 0.0)
+            job = FleetRebalance(structure, None, random=lambda: 0.0)
             job._places["a"] = (key_slot(mine[0].encode()) % 16, b"0")
             # A busy machine may be slower than a job waits: the next recruit goes on.
             for _ in range(100):
@@ -726,6 +630,6 @@ def test_killed_at_every_command(servers: dict[str, RedisServer], kind: str, by:
                 assert hashes.hget(f"h:{number}", "f") == str(number).encode()
                 assert keys.get(f"k:{number}") == str(number).encode()
             for structure in (hashes, keys):
-                work_off(FleetRebalance(structure))
+                work_off(FleetRebalance(structure, None))
             check(fleet(servers, NEW), servers, FEW)
         assert deaths >= 6
