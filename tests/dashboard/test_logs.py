@@ -109,7 +109,9 @@ def test_dead_entries_of_a_group_are_put_back_for_it_alone(any_server: AnyServer
     assert [each.offset for each in one.dead()] == [0]
     assert len(two.dead()) == 2
     assert [each.offset for each in one.read(1)] == [1]
-    assert set(client.scan_iter()) - before == {log.keys.group("one").revived}
+    # But for the receipt of the read, which the server removes.
+    new = {each for each in set(client.scan_iter()) - before if client.ttl(each) == -1}
+    assert new == {log.keys.group("one").revived}
     said = steer_dead("discard", watched, "all", sure=True)
     assert said.startswith("3 items of")
     assert structure_figures(watched).dead_size == 0
