@@ -51,7 +51,7 @@ _LONGEST_LEASE = 365 * 86400.0
 _MOST_ATTEMPTS = 1_000_000
 _LEAST_SECONDS = 0.001
 
-_FOUND, _NOTHING, _OTHER_BLOCK = range(3)
+_FOUND, _NOTHING, _OTHER_BLOCK, _OTHER_RECEIPT = range(4)
 _NO_GROUP, _OTHER_KIND = -1, -2
 # How often one call makes a deleted group anew, and sets entries aside, before it gives up.
 TRIES = 100
@@ -153,6 +153,9 @@ class GroupReading:
             receipt = self._receipts.take()
             low, kept, operation = self._read(count, waiter, waits, turn, member, spare, receipt)
             reply = yield from self._call(operation)
+            if reply[0] == _OTHER_RECEIPT:
+                # Somebody else has written there, and may do so again.
+                continue
             self._receipts.put_back(receipt)
             if reply[0] == _NOTHING:
                 return NoEntries(int(reply[1]), int(reply[2]))
