@@ -270,6 +270,9 @@ class FleetRebalance(DivisibleJob):
         if not stretches:
             return [], _START
         number, cursor = place
+        if number >= len(stretches):
+            # The namespace has become native meanwhile, and has fewer of them.
+            number, cursor = _START
         structure = self.structure.every_node[node]
         command = self._command(structure, layout, stretches[number], cursor)
         with structure.names.asked():
