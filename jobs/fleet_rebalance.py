@@ -24,6 +24,7 @@ from workstealing.recruiting.job import (
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
+from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
 from workstealing.structures.carrying import (
     carry_in,
@@ -269,12 +270,22 @@ class FleetRebalance(DivisibleJob):
         if not stretches:
             return [], _START
         number, cursor = place
+        if number >= len(stretches):
+            # The namespace has become native meanwhile, and has fewer of them.
+            number, cursor = _START
         structure = self.structure.every_node[node]
         command = self._command(structure, layout, stretches[number], cursor)
         with structure.names.asked():
             (reply,) = checked(structure.twin.call(structure.twin.nodes()[0], [command], budget))
         # An index says a time or a token beside each name.
         names = list(reply[1] if command[0] == "SCAN" else reply[1][::2])
+        if command[0] == "HSCAN":
+            # A token in another shard's hash is not ours: no script would ever remove it there.
+            names = [
+                name
+                for name in names
+                if structure.names.leaving(layout.shard_of(key_slot(name))) == command[1]
+            ]
         if reply[0] != b"0":
             return names, _NodePlace(number, reply[0])
         return names, _NodePlace(number + 1) if number + 1 < len(stretches) else _START

@@ -6,6 +6,7 @@ it. So an entry that cannot be read is named, and stays where it is; the others 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,13 +32,12 @@ CAME_BACK = "it has come back by itself"
 ENDED = "its time is over since"
 WRITTEN = "it is being written"
 OTHER = "its key holds another type now"
+GONE = "it is no longer kept"
 UNREADABLE = "its entry cannot be read"
 # As ZSCORE writes one.
 _SCORE = re.compile(rb"-?(inf|[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?)")
 # The server's words about content that nothing can be made of.
 _NO_CONTENT = re.compile(r"DUMP payload|Bad data format")
-# And about a key that is there again; and of a server that does not know ABSTTL, which cannot tell.
-_UNTRIED = re.compile(r"BUSYKEY|syntax error")
 _NO_DUMP = "its content is none that DUMP gives on this server"
 _SHOWN = 60
 _ABSENT = {"set": "SISMEMBER", "zset": "ZSCORE", "hash": "HEXISTS"}
@@ -149,7 +149,7 @@ def _kept(
         raise LayoutError("its key is of another slot")
     if kind == "zset":
         for each in contents:
-            if not _SCORE.fullmatch(each):
+            if not _is_score(each):
                 raise LayoutError(f"it says {_shown(each)} as a score")
     ends = 0
     if kind == "key":
@@ -192,10 +192,12 @@ def _listed(twin: Twin, kept: _Kept) -> Iterator[Undone]:
         # The server reads the content, finds that its time is over, and makes no key of it.
         try_it = ("RESTORE", kept.key, 1, kept.contents[0], "ABSTTL")
         (reply,) = twin.call_keys((kept.key,), [try_it], _budget())
-        if isinstance(reply, ResponseError) and _NO_CONTENT.search(str(reply)):
-            raise LayoutError(_NO_DUMP)
-        if not _UNTRIED.search(str(reply)):
+        if not isinstance(reply, ResponseError):
             checked([reply])
+        elif _NO_CONTENT.search(str(reply)):
+            raise LayoutError(_NO_DUMP)
+        # Any other refusal says nothing of the content: the key is there, the server is full, only
+        # reads, does not know ABSTTL, or denies this user RESTORE.
     for member in kept.members if kept.kind != "key" else [None]:
         yield Undone(kept.key, member, kept.rule, kept.at)
 
@@ -203,12 +205,15 @@ def _listed(twin: Twin, kept: _Kept) -> Iterator[Undone]:
 def _restored(twin: Twin, stream: bytes, number: bytes, kept: _Kept) -> Iterator[Undone]:
     """Bring back the content of one entry. Raises: LayoutError where the server refuses it."""
     key, kind, rule, at, members = kept.key, kept.kind, kept.rule, kept.at, kept.members
+    # Another undo may have been here since the page was read. Where it comes later, it changes the
+    # key, and this attempt is aborted.
+    ask: Command = ("XREVRANGE", stream, number, number)
     try:
         with attempt(twin, key, in_any_slot=True) as tried:
             if kind == "key":
-                there, now = tried.read(("EXISTS", key), ("TIME",))
+                still, there, now = tried.read(ask, ("EXISTS", key), ("TIME",))
                 now_ms = 1000 * int(now[0]) + int(now[1]) // 1000
-                why = _reason(there, kept.ends, now_ms)
+                why = _reason(there, kept.ends, now_ms) if still else GONE
                 if why == BACK:
                     left = kept.ends - now_ms if kept.ends else 0
                     script = load("leftovers/restore").body
@@ -216,7 +221,10 @@ def _restored(twin: Twin, stream: bytes, number: bytes, kept: _Kept) -> Iterator
                     tried.commit(("EVAL", script, 2, key, stream, left, kept.contents[0], number))
                 yield Undone(key, None, rule, at, why)
                 return
-            found = tried.read_each(*((_ABSENT[kind], key, each) for each in members))
+            still, *found = tried.read_each(ask, *((_ABSENT[kind], key, each) for each in members))
+            if still == []:
+                yield from (Undone(key, each, rule, at, GONE) for each in members)
+                return
             if any(isinstance(each, ResponseError) for each in found):
                 yield from (Undone(key, each, rule, at, OTHER) for each in members)
                 return
@@ -251,6 +259,15 @@ def _reason(there: int, ends: int, now_ms: int) -> str:
     if there:
         return CAME_BACK
     return ENDED if ends and ends <= now_ms else BACK
+
+
+def _is_score(text: bytes) -> bool:
+    """Say whether ZADD takes a score. It refuses what a double cannot hold, as EXEC goes on."""
+    if not _SCORE.fullmatch(text):
+        return False
+    if math.isinf(float(text)):
+        return b"inf" in text
+    return float(text) != 0 or not re.search(rb"[1-9]", text.partition(b"e")[0])
 
 
 def _rule_of(about: dict[bytes, bytes]) -> str:

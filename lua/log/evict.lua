@@ -1,9 +1,9 @@
 -- Evicts the entries of a log before an offset, and frees blocks that have none left.
 -- KEYS: meta, news, full, raw, times, the last block, the blocks from some on.
 -- ARGV: entries a block, the offset, or '' to keep the last entries, then how many; number of the first block; epoch of the log,
---   if this goes on with an eviction, or ''; number of the last block, as the caller knows it.
+--   if this goes on with an eviction, or ''; the log's end, as the caller knows it; 1 if this call was told so, and later entries stay.
 -- Returns { entries evicted, first, kept, entries a block, next, epoch, blocks freed }; nothing is evicted if the epoch is another
--- one. If the last block is another one, and the end of the log decides what goes, it evicts -1 entries, and changes nothing.
+-- one. If the end of the log decides what goes, and its block is not the one that was passed, it evicts -1 entries, and changes nothing.
 --@include log
 --@include free
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'epoch')
@@ -25,11 +25,13 @@ end
 if ARGV[5] ~= '' and ARGV[5] ~= facts[6] then
   return { 0, first, kept, block, tail, facts[6], 0 }
 end
-local wanted = ARGV[2] ~= '' and tonumber(ARGV[2]) or tail - ARGV[3]
+-- A log may grow by more than a block in each round trip.
+local stop = ARGV[7] == '1' and math.min(tail, ARGV[6]) or tail
+local wanted = ARGV[2] ~= '' and tonumber(ARGV[2]) or stop - ARGV[3]
 local start = math.max(first, math.min(wanted, tail))
 if start > first and ARGV[2] == '' then
   -- A wrong end would push out everything, and its block is not there.
-  if block ~= tonumber(ARGV[1]) or math.floor((tail - 1) / block) ~= tonumber(ARGV[6]) then
+  if block ~= tonumber(ARGV[1]) or math.floor((stop - 1) / block) ~= math.floor((ARGV[6] - 1) / block) then
     return { -1, first, kept, block, tail, facts[6], 0 }
   end
   if redis.call('EXISTS', KEYS[6]) == 0 then

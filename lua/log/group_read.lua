@@ -6,8 +6,9 @@
 -- Returns { 0, entries a block, epoch, next offset of the log, offset of the first new entry, how many are new, delivery of the first
 -- one, attempts of the new ones if any was handed out before, { { offset, attempts, delivery, entry or nil } handed out again, ... },
 -- { offset, its history } of those handed out too often, kinds, item, ... as read_entries() has them }; { 1, ms until to look again, ms
--- until an entry is due or -1 } if there is nothing; { 2, block, entries a block, epoch } if another block is needed; and as open_group() does. A read that was granted entries
--- before is answered by these, as far as they are still the member's.
+-- until an entry is due or -1 } if there is nothing; { 2, block, entries a block, epoch } if another block is needed; { 3 } if
+-- another receipt is needed; and as open_group() does. A read that was granted entries before is answered by these, as far as they are
+-- there and, in an acknowledged group, still the member's.
 --@include clock
 --@include group
 --@include entries
@@ -51,32 +52,49 @@ end
 
 local receipt, asked = KEYS[12], tonumber(ARGV[13])
 local sent, noted = receipt_of(redis.pcall('GET', receipt))
-if sent and sent > asked then
-  -- It is from long ago, and nobody waits for it.
-  return { 1, 0, -1 }
-end
 if sent == asked then
-  local again, earlier, items, read = {}, {}, { kinds = '' }, 0
-  local from, most, delivery = string.match(noted, '^ (%d+) (%d+) (%d+)')
-  from = tonumber(from or nil) or tail
-  if from >= group.first and from < tail then
-    items, read = read_from(from, math.min(tail, from + math.min(tonumber(most), 1000)), MOST_STORED)
+  local again, items, read = {}, { kinds = '' }, 0
+  local from, most, delivery, epoch = string.match(noted, '^ (%d+) (%d+) (%d+) (%d+)')
+  if epoch ~= group.epoch then
+    -- Its entries were those of a log that is no more.
+    from, most, noted = 0, 0, ''
+  end
+  local stop = math.min(tail, from + math.min(most, 1000))
+  local low = math.max(from, group.first)
+  delivery = (tonumber(delivery) or 0) + low - from
+
+  -- An entry that others have by now, or that is settled, is not handed out.
+  local function add_mine(offset, number)
+    local history = redis.call('HGET', attempts, offset)
+    local tries = history and string.match(history, '^(%d+) ')
+    if tries and history == tries .. ' ' .. number .. ' ' .. member then
+      -- Its lease begins again, because somebody hears of it only now. A full server allows a removal, and then the rest.
+      redis.call('HDEL', state, '')
+      redis.call('ZADD', pending, whole(at), digits(offset))
+      again[#again + 1] = { tonumber(offset), tonumber(tries), tonumber(number), redis.call('HGET', revived, offset) }
+    end
+  end
+
+  for offset, _, number in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
+    add_mine(offset, number)
+  end
+  if group.idle then
+    for offset = low, stop - 1 do
+      add_mine(whole(offset), whole(delivery + offset - low))
+    end
+  elseif low < stop then
+    items, read = read_from(low, stop, MOST_STORED)
     if is_error(items) then
       return items
     end
   end
-  for i = 1, group.idle and read or 0 do
-    earlier[i] = tonumber(string.match(redis.call('HGET', attempts, whole(from + i - 1)) or '', '^%d+') or 1)
-  end
-  for offset, tries, number in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
-    if redis.call('HGET', attempts, offset) == tries .. ' ' .. number .. ' ' .. member then
-      local text = redis.call('HGET', revived, offset)
-      again[#again + 1] = { tonumber(offset), tonumber(tries), tonumber(number), text }
-    end
-  end
   if read > 0 or again[1] then
-    return handing_out(from, read, tonumber(delivery), earlier, again, {}, items)
+    return handing_out(low, read, delivery, {}, again, {}, items)
   end
+end
+if sent and sent >= asked then
+  -- It may be from long ago, when nobody waits for it any more. Any other caller takes another receipt.
+  return { 3 }
 end
 local fresh, due = math.max(0, tail - start), due_of(group, at)
 if unbelieved then
@@ -216,9 +234,9 @@ if read > 0 then
   end
 end
 wake(state, line, turns, granted, at, tail, group.first, due - #chosen)
-local places = { whole(asked), whole(start), whole(read), whole(first_delivery) }
+local places = { whole(asked), whole(start), whole(read), whole(first_delivery), group.epoch }
 for i = 1, #again do
-  places[i + 4] = whole(again[i][1]) .. ':' .. whole(again[i][2]) .. ':' .. whole(again[i][3])
+  places[i + 5] = whole(again[i][1]) .. ':' .. whole(again[i][2]) .. ':' .. whole(again[i][3])
 end
 write_receipt(receipt, table.concat(places, ' '))
 return handing_out(start, read, first_delivery, earlier, again, condemned, items)

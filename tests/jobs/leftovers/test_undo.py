@@ -14,15 +14,18 @@ from support.rules import Fields, Past
 from support.servers import AnyServer, RedisServer
 from workstealing.cli import main
 from workstealing.jobs.leftovers import Item, Leftovers, Rule, undoing
+from workstealing.jobs.leftovers.removing import SideKeys
 from workstealing.jobs.leftovers.undoing import (
     CAME_BACK,
     ENDED,
+    GONE,
     OTHER,
     UNREADABLE,
     undo,
 )
 from workstealing.jobs.tag_set_leftovers import DeadTags
 from workstealing.recruiting import Slice
+from workstealing.store.twin import twin_of
 
 pytestmark = [pytest.mark.contract, pytest.mark.real]
 
@@ -154,6 +157,9 @@ NONSENSE: dict[str, dict[str, Any]] = {
     "a member without content": {"type": "hash", "key": "x", "member": "m"},
     "a score that is none": {"type": "zset", "key": "x", "member": "m", "content": "abc"},
     "an endless score": {"type": "zset", "key": "x", "member": "m", "content": "nan"},
+    "a score too great": {"type": "zset", "key": "x", "member": "m", "content": "1e999"},
+    "a score too long": {"type": "zset", "key": "x", "member": "m", "content": "9" * 400},
+    "a score too small": {"type": "zset", "key": "x", "member": "m", "content": "-1.5e-999"},
 }
 
 
@@ -222,6 +228,58 @@ def test_a_content_that_the_server_refuses_is_kept(any_server: AnyServer, place:
         assert [each.why for each in undo(client, "job", dry_run=dry_run)] == [UNREADABLE]
         assert client.xlen(stream) == 1
         assert not client.exists("session:a")
+
+
+@pytest.mark.parametrize("score", ["0", "-0", "0e5", "inf", "-inf", "5e-324", "1.5", "1e+300"])
+def test_each_score_of_a_server_comes_back(redis7: RedisServer, score: str) -> None:
+    client = redis7.client()
+    client.zadd("pool:z", {"b": 1})
+    fields = {"type": "zset", "key": "pool:z", "member": "a", "content": score}
+    client.xadd(SideKeys("job", twin_of(client)).kept(b""), fields)
+    assert [each.why for each in undo(client, "job")] == ["back"]
+    assert client.zscore("pool:z", "a") == float(score)
+
+
+@pytest.mark.parametrize("kind", ["key", "hash"])
+def test_what_another_undo_has_brought_back_is_not_brought_back_again(
+    redis7: RedisServer, kind: str
+) -> None:
+    """Deleted since by its owner, it came back by the page that this one had read before."""
+    client = redis7.client()
+    if kind == "key":
+        for each in "ab":
+            client.hset(f"session:{each}", "ends", 1)
+        removed(client, Past())
+    else:
+        for each in "ab":
+            client.hset(f"pool:{each}", mapping={"x": 0, "y": 1})
+        removed(client, Fields("hash"))
+    mine = undo(client, "job")
+    assert next(mine).is_back
+    later = [each.key for each in undo(redis7.client(), "job") if each.is_back]
+    assert len(later) == 1
+    client.delete(*later)
+    assert [each.why for each in mine] == [GONE]
+    assert not client.exists(*later)
+
+
+def test_a_dry_run_lists_on_a_server_that_refuses_to_restore(redis7: RedisServer) -> None:
+    """It raised the server's error, though it changes nothing."""
+    client = redis7.client()
+    client.hset("session:a", "ends", 1)
+    removed(client, Past())
+    rights = ["+@all", "-restore"]
+    client.acl_setuser("reader", enabled=True, nopass=True, keys="*", commands=rights)
+    reader = redis7.client(username="reader", password="x")
+    client.config_set("maxmemory", 1)
+    try:
+        for each in (client, reader):
+            assert [each.key for each in undo(each, "job", dry_run=True)] == [b"session:a"]
+    finally:
+        client.config_set("maxmemory", 0)
+        client.acl_deluser("reader")
+    (stream,) = client.scan_iter("*:kept")
+    assert client.xlen(stream) == 1
 
 
 def test_a_fault_says_how_much_is_back(

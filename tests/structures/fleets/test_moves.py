@@ -20,7 +20,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import AsyncFleet, Fleet
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.jobs import FleetRebalance
+from workstealing.jobs import FleetRebalance, MigrateToNative
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.keys import key_slot
@@ -32,6 +32,7 @@ from workstealing.structures import (
     VolatileHashes,
 )
 from workstealing.structures.carrying import carry, carry_in, carry_out
+from workstealing.testing import ManualClock
 
 pytestmark = pytest.mark.real
 
@@ -410,6 +411,31 @@ def test_native_keys_without_a_pattern_are_not_taken_for_carried(
             call()
     # Without former nodes nothing is looked for, so no pattern is needed.
     assert FleetRebalance(VolatileHashes(fleet(servers, NEW), "h"), None).backlog(60.0).exact
+
+
+def test_a_walk_goes_on_though_the_namespace_has_become_native(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """Its place was in an index that a native namespace has not: an IndexError in each slice."""
+    servers = {name: start_redis(8) for name in NEW}
+    before = VolatileHashes(fleet(servers, OLD), "h", backend="emulated")
+    before.hsetex("h:0", mapping={"f": 0}, ex=300)
+    on = fleet(servers, NEW, previous=OLD)
+    # After ten seconds a process reads the layout again.
+    clock = ManualClock()
+    job = FleetRebalance(VolatileHashes(on, "h"), match="h:*", clock=clock)
+    for _ in range(600):
+        job.perform(Slice(1, 10.0))
+        if {place.number > 17 for place in job._places.values()} == {True}:
+            break
+    for name in NEW:
+        migrating = MigrateToNative(VolatileHashes(servers[name].client(), "h"))
+        for _ in range(200):
+            migrating.perform(Slice(25, 10.0))
+    for number in range(1, 30):
+        VolatileHashes(fleet(servers, OLD), "h").hsetex(f"h:{number}", mapping={"f": 1}, ex=300)
+    clock.advance(11)
+    assert work_off(job) == sum(bool(on.former_home(f"h:{number}")) for number in range(1, 30))
 
 
 async def test_a_key_is_carried_at_its_first_awaited_use(servers: dict[str, RedisServer]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from support.fleet_moves import DONE, NEW, OLD, fleet, moving, work_off
+from support.fleet_moves import DONE, NEW, OLD, both, fleet, moving, work_off
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import Fleet
@@ -136,6 +138,42 @@ def test_a_token_of_a_process_that_runs_on_is_met_by_the_job(
     later = DurableKeys(Fleet(other), "k").acquire("lock", 30)
     assert later
     assert later > token
+
+
+@pytest.mark.parametrize("kind", ["h", "k"])
+@pytest.mark.parametrize("foreign", ["of another shard", "", b"\xff"])
+def test_a_foreign_token_of_a_leaving_key_holds_up_no_move(
+    servers: dict[str, RedisServer], kind: str, foreign: str | bytes
+) -> None:
+    """One in another shard's hash was met again and again: a sweep ran for ever."""
+    before, after = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
+    structures: dict[str, Any] = dict(zip("hk", both(after), strict=True))
+    name = moving(after, kind)
+    hashes, keys = both(before)
+    if kind == "h":
+        hashes.hsetex(name, mapping={"f": 1}, ex=300)
+    else:
+        keys.set(name, 1, ex=300)
+    node = after.former_home(name) or ""
+    shard = key_slot(name.encode()) % 16
+    leaving = structures[kind].every_node[node].names.leaving((shard + 1) % 16)
+    servers[node].client().hset(leaving, name if foreign == "of another shard" else foreign, 123)
+    job = FleetRebalance(structures[kind], None)
+    for part in job.parts(3):
+        one = job.for_part(part)
+        for _ in range(200):
+            if one.is_drained:
+                break
+            one.perform(Slice(25, 10.0))
+        assert one.is_drained
+    assert job.backlog(60.0) == DONE
+    assert servers[after.home(name)].client().exists(name)
+    # The end of the move takes it away.
+    over = FleetRebalance(type(structures[kind])(fleet(servers, NEW), kind), None)
+    for _ in range(100):
+        over.perform(Slice(25, 10.0))
+    assert over.backlog(60.0).count == 0
+    assert not any(server.client().keys("*:leaving") for server in servers.values())
 
 
 @pytest.mark.parametrize("by", ["its first use", "the job"])

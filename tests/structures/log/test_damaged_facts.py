@@ -92,6 +92,35 @@ def test_a_log_of_many_blocks_is_evicted_whole(any_server: AnyServer) -> None:
     assert any_server.size() == 0
 
 
+@pytest.mark.parametrize("block", [1, 10])
+@pytest.mark.parametrize("keep", [0, 5])
+def test_a_log_that_grows_all_the_time_is_evicted(
+    any_server: AnyServer, block: int, keep: int
+) -> None:
+    """If it grew by a block in each round trip, it was refused as damaged."""
+    log = Log(any_server.client(), "l", block=block)
+    log.append(*(str(each) for each in range(300)))
+    client = any_server.client()
+    counted = Counted(client)
+    send, grows = client.execute_command, True
+
+    def grow(*words: Any, **options: Any) -> Any:
+        if grows and words[0] == "EVALSHA":
+            log.append(*("later" for _ in range(2 * block)))
+        return send(*words, **options)
+
+    client.execute_command = grow
+    for made in (Log(client, "l", block=block), Log(client, "l")):
+        counted.sent = 0
+        before = log.length()
+        assert made.evict(keep=keep) >= before - keep
+        assert counted.sent <= 10
+        assert log.length() >= keep
+    grows = False
+    assert made.delete() is True
+    assert any_server.size() == 0
+
+
 @pytest.mark.parametrize("end", [FAR, 130])
 @pytest.mark.parametrize("bounds", [{"max_entries": 5}, {"max_bytes": 1}])
 def test_a_recruit_evicts_nothing_either(

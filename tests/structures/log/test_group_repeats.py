@@ -54,6 +54,12 @@ def filled(client: Any, number: int = 40) -> Log:
     return log
 
 
+def prepare(log: Log, options: dict[str, Any]) -> None:
+    """Make the group and load the script, so that the first read comes twice."""
+    assert log.group("g", **options).offset() == 0
+    assert log.group("other").read(1)
+
+
 def everything(group: LogGroup, count: int) -> list[GroupEntry]:
     found: list[GroupEntry] = []
     while some := group.read(count):
@@ -90,6 +96,22 @@ class TestTwice:
         ]
         assert later.ack(*found) == 13
         assert later.stats().pending == 0
+
+    def test_their_lease_begins_again(self, any_server: AnyServer) -> None:
+        """It had run on while redis-py tried, and they went to others too soon."""
+        log = filled(any_server.client())
+        prepare(log, KINDS["acknowledged"])
+        pending = log.keys.group("g").pending
+        client = any_server.client()
+        long_ago = {b"%016d" % each: each for each in range(1, 6)}
+
+        def wait() -> None:
+            log.client.zadd(pending, long_ago, xx=True)
+
+        Twice(client, wait)
+        assert len(log_on(client).group("g", **KINDS["acknowledged"]).read(4)) == 4
+        assert log.client.zcount(pending, "-inf", 1000) == 0
+        assert log.client.zcard(pending) == 4
 
     @kinds
     def test_in_whatever_form_the_entries_are_meanwhile(
@@ -128,7 +150,7 @@ class TestTwice:
         assert [each.offset for each in mine.read(3)] == [6, 7, 8]
         assert log.group("g", **options).offset() == 9
 
-    @pytest.mark.parametrize("nonsense", ["", "x", "9" * 40, "-5", "1 x", "1 9 9", "1 99 1 1"])
+    @pytest.mark.parametrize("nonsense", ["", "x", "9" * 40, "-5", "1 x", "1 9 9", "1 99 1 1 0"])
     def test_a_foreign_receipt_is_none(self, any_server: AnyServer, nonsense: str) -> None:
         log = filled(any_server.client())
         group = log.group("g")
@@ -141,10 +163,73 @@ class TestTwice:
         assert group.read(1)[0].offset == 2
         log.client.delete(key)
 
-    def test_receipts_are_few_and_end_by_themselves(self, any_server: AnyServer) -> None:
+    @kinds
+    def test_those_that_are_not_evicted_meanwhile_are_handed_out(
+        self, any_server: AnyServer, options: dict[str, Any]
+    ) -> None:
+        """A plain group lost entries 2 to 4, and nobody had them of an acknowledged one."""
+        log = filled(any_server.client())
+        prepare(log, options)
+        client = any_server.client()
+        Twice(client, lambda: log.evict(1))
+        found = everything(log_on(client).group("g", **options), 5)
+        assert [(each.offset, each.delivery) for each in found] == [
+            (offset, offset + 1) for offset in range(2, 40)
+        ]
+
+    @kinds
+    def test_a_log_that_is_made_anew_meanwhile_is_read_once(
+        self, any_server: AnyServer, options: dict[str, Any]
+    ) -> None:
+        """Its first entries were handed out by the receipt, and then to another member."""
+        log = filled(any_server.client())
+        client = any_server.client()
+        anew = [lambda: filled(log.client, 20), log.delete]
+        twice = Twice(client, lambda: anew and [each() for each in (anew.pop(), anew.pop())])
+        mine = log_on(client).group("g", **options)
+        prepare(log, options)
+        found = mine.read(5)
+        assert twice.sent
+        assert [each.offset for each in found] == list(range(5))
+        found = log.group("g", **options).read(5) + everything(mine, 5)
+        assert [each.offset for each in found] == list(range(5, 20))
+
+    def test_entries_that_others_have_meanwhile_stay_theirs(self, any_server: AnyServer) -> None:
+        log = filled(any_server.client())
+        late = Log(log.client, "l", block=10, clock_shift_ms=601_000)
+        theirs: list[GroupEntry] = []
+
+        def others_go_on() -> None:
+            if not theirs:
+                theirs.extend(late.group("g", ack=True, lease=600).read(2, member="b"))
+                assert log.group("g", ack=True, lease=600).ack(3) == 1
+
+        prepare(log, KINDS["acknowledged"])
+        client = any_server.client()
+        Twice(client, others_go_on)
+        mine = log_on(client).group("g", ack=True, lease=600)
+        found = mine.read(5, member="a")
+        assert [each.offset for each in theirs] == [0, 1]
+        assert [(each.offset, each.entry) for each in found] == [(2, b"2"), (4, b"4")]
+        assert mine.ack(*found) == 2
+
+    def test_a_receipt_of_a_later_read_is_not_used_again(self, any_server: AnyServer) -> None:
+        """It held up the member for as long as the key was there."""
         log = filled(any_server.client())
         group = log.group("g")
-        assert len(everything(group, 3)) == 40
+        assert group.read(1)[0].offset == 0
+        (key,) = (each for each in log.client.scan_iter(count=1000) if b"/read." in each)
+        log.client.set(key, "999999999999999")
+        assert [group.read(1)[0].offset for _ in range(3)] == [1, 2, 3]
+        log.client.delete(key)
+
+    def test_receipts_are_few_and_end_by_themselves(self, any_server: AnyServer) -> None:
+        log = filled(any_server.client())
+        # A web application may open the group in each request.
+        for _ in range(5):
+            assert log.group("g").read(1)
+            assert log.group("h", ack=True).read(1)
+        assert len(everything(log.group("g"), 3)) == 35
         found = [each for each in log.client.scan_iter(count=1000) if b"/read." in each]
         assert len(found) == 1
         assert 0 < log.client.pttl(found[0]) <= 60_000

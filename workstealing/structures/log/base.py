@@ -15,6 +15,7 @@ from workstealing.store.twin import Twin, is_cluster, twin_for
 from workstealing.structures.access import QUEUED, Access
 from workstealing.structures.log.blocks import BlockCache
 from workstealing.structures.log.codecs import codec_of
+from workstealing.structures.receipts import Receipts
 from workstealing.structures.structure import Structure
 from workstealing.structures.users_names import NamesBeside, checked_text
 
@@ -112,7 +113,7 @@ class LogBase(Structure):
     """A client, a log's name and settings, and the facts that this process knows of the log.
 
     Attributes: name: the log's, as a text; keys; codec; cache: the blocks that were read last;
-    clock_shift_ms.
+    receipts: of the reads of all its groups' members here; clock_shift_ms.
     """
 
     kind: ClassVar[str] = "log"
@@ -153,6 +154,7 @@ class LogBase(Structure):
         self.known = Known(checked_integer(block, "block", 1, MOST_BLOCK))
         self.codec = codec_of(codec)
         self.cache = BlockCache(cache_blocks)
+        self.receipts = Receipts(self.keys.receipt)
         self.clock_shift_ms = clock_shift_ms
 
     def __repr__(self) -> str:

@@ -40,7 +40,7 @@ from workstealing.structures.log.base import Known, checked_integer
 from workstealing.structures.log.codecs import decode_all
 from workstealing.structures.log.group_entries import GroupEntry
 from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, ReadingEntries
-from workstealing.structures.receipts import Receipt, Receipts
+from workstealing.structures.receipts import Receipt
 from workstealing.structures.stored import stored_number, unbelieved
 
 MOST_AT_ONCE = 1000
@@ -51,7 +51,7 @@ _LONGEST_LEASE = 365 * 86400.0
 _MOST_ATTEMPTS = 1_000_000
 _LEAST_SECONDS = 0.001
 
-_FOUND, _NOTHING, _OTHER_BLOCK = range(3)
+_FOUND, _NOTHING, _OTHER_BLOCK, _OTHER_RECEIPT = range(4)
 _NO_GROUP, _OTHER_KIND = -1, -2
 # How often one call makes a deleted group anew, and sets entries aside, before it gives up.
 TRIES = 100
@@ -107,7 +107,6 @@ class GroupReading:
         if self.acknowledged:
             self._kind = f"acknowledged:{round(self.lease * 1000)}:{self.max_attempts}"
         self._fixed = (log.keys.meta, *self.keys.all, log.keys.waiting, log.keys.news)
-        self._receipts = Receipts(log.keys.receipt)
         # Where the next read is expected: a guess that only saves round trips.
         self._next = 0
 
@@ -150,10 +149,13 @@ class GroupReading:
         for tried in range(TRIES):
             known = self.log.known
             spare = min((1 << tried) - 1, _MOST_SPARE_BLOCKS)
-            receipt = self._receipts.take()
+            receipt = self.log.receipts.take()
             low, kept, operation = self._read(count, waiter, waits, turn, member, spare, receipt)
             reply = yield from self._call(operation)
-            self._receipts.put_back(receipt)
+            if reply[0] == _OTHER_RECEIPT:
+                # Somebody else has written there, and may do so again.
+                continue
+            self.log.receipts.put_back(receipt)
             if reply[0] == _NOTHING:
                 return NoEntries(int(reply[1]), int(reply[2]))
             if reply[0] == _OTHER_BLOCK:

@@ -56,16 +56,17 @@ class Removing(LogBase):
     def _evicting(self, until: int | str, last: int) -> Steps[int]:
         evicted, made, in_vain = 0, b"", 0
         some: int
+        end, told = self.known.next, 0
         while True:
             known, keys = self.known, self.keys
-            end = max(0, known.next - 1) // known.block
+            end_block = keys.block(max(0, end - 1) // known.block)
             some, first, kept, block, tail, epoch, freed = yield self.on_keys(
                 "evict",
                 (
-                    *(keys.meta, keys.news, keys.full, keys.raw, keys.times, keys.block(end)),
+                    *(keys.meta, keys.news, keys.full, keys.raw, keys.times, end_block),
                     *keys.blocks(known.kept, BLOCKS_A_SCRIPT),
                 ),
-                *(known.block, until, last, known.kept, made, end),
+                *(known.block, until, last, known.kept, made, end, told),
             )
             self.note(kept=kept, block=block, next=tail)
             in_vain = 0 if freed else in_vain + 1
@@ -76,7 +77,8 @@ class Removing(LogBase):
                     f"{ADVICE}; the blocks before these are freed"
                 )
             if some < 0:
-                # Its end was not known here, or has moved meanwhile.
+                # Its end was not known here. What comes from now on stays.
+                end, told = int(tail), 1
                 continue
             evicted += some
             # Once the log was deleted and made anew, its entries are those of another one.
