@@ -28,7 +28,12 @@ from workstealing.store.twin import is_cluster
 from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.cached_results import Policy
 from workstealing.structures.volatile_hashes.caching import CachedFunction
-from workstealing.structures.volatile_hashes.commands import COUNT_EXISTING, MOVE_FIELD
+from workstealing.structures.volatile_hashes.commands import (
+    COUNT_EXISTING,
+    FORGET,
+    MOVE_FIELD,
+    STORE,
+)
 
 T = TypeVar("T")
 
@@ -310,9 +315,8 @@ class CacheEntries:
 
         def write() -> bool:
             with self.hashes.pipeline(transaction=False) as pipeline:
-                for name, keys in self._by_hash(encoded).items():
-                    mapping: Any = {_field(key): encoded[key] for key in keys}
-                    pipeline.hsetex(name, mapping=mapping, px=px)
+                for key, data in encoded.items():
+                    pipeline.execute_command(*self._storing(key, data, px))
                 pipeline.execute()
             return True
 
@@ -326,14 +330,15 @@ class CacheEntries:
         return self._add(key, encode(value), _ms(timeout))
 
     def _add(self, key: str, encoded: bytes, px: int | None) -> bool:
-        from workstealing.store.redis_versions import HashDataPersistOptions
-
         if px == 0:
             # The entry ends at once: only the answer is left.
             return not self.has(key)
-        place, named = self.place(key), _field(key)
-        if_none = HashDataPersistOptions.FNX
-        return bool(self.hashes.hsetex(place, named, encoded, px=px, data_persist_option=if_none))
+        return bool(self.hashes.execute_command(*self._storing(key, encoded, px, "FNX")))
+
+    def _storing(self, key: str, data: bytes, px: int | None, when: str = "") -> tuple[Any, ...]:
+        """Return the command that writes an entry, and lets no computer overwrite it."""
+        place = (STORE, self.place(key), "FIELDS", 1, _field(key))
+        return (*place, "", "" if px is None else px, when, data)
 
     def touch(self, key: str, timeout: float | None) -> bool:
         """Give an entry a new deadline; return whether there is one. One round trip."""
@@ -408,7 +413,8 @@ class CacheEntries:
             return 0
         with self.hashes.pipeline(transaction=False) as pipeline:
             for name, each in by_hash.items():
-                pipeline.hdel(name, *map(_field, each))
+                fields = [_field(key) for key in each]
+                pipeline.execute_command(FORGET, name, "FIELDS", len(fields), *fields)
             return sum(pipeline.execute())
 
     def clear(self) -> None:

@@ -19,6 +19,7 @@ from redis.retry import Retry
 
 from support.at_once import at_once
 from support.children import ended_well, in_child
+from support.computing import leased_fields
 from support.processes import free_port
 from support.servers import AnyServer, RedisServer
 from workstealing import Fleet, Recruiter
@@ -26,6 +27,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.recruiting.deferral import Deferral, current
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes import cached_results
+from workstealing.structures.volatile_hashes.commands import LEASE
 
 LONG = {"ttl": 600.0, "wait": 60.0, "lease": 600.0}
 
@@ -65,7 +67,7 @@ def test_a_miss_computes_and_a_hit_enlists(any_server: AnyServer, recruiter: Rec
     assert sorted(hashes.hkeys("item:17")) == [b"price in EUR", b"price in USD"]
     assert 0 < hashes.httl("item:17", "price in EUR")[0] <= 600
     # The lease has been given back.
-    assert hashes.exists("item:17:computing") == 0
+    assert not leased_fields(hashes, "item:17")
     assert price.invalidate(17) is True
     assert price.invalidate(17) is False
     assert price(17) == {"cents": 1700}
@@ -171,15 +173,19 @@ def test_while_one_computes_the_others_have_the_old_value(redis7: RedisServer) -
     assert page() == "new"
 
 
+def of_a_killed_one(ms: int) -> tuple[Any, ...]:
+    return "FIELDS", 1, "text", "killed", ms, ms, -1, ""
+
+
 def test_a_computer_that_was_killed_holds_nobody_up_for_long(redis7: RedisServer) -> None:
     hashes = hashes_on(redis7)
-    hashes.hsetex("page:computing", "text", "killed", ex=600)
+    hashes.execute_command(LEASE, "page", *of_a_killed_one(600_000))
     impatient = hashes.cached(ttl=600, key="page", field="text", wait=0.05)(lambda: "mine")
     assert impatient() == "mine"
     assert impatient() == "mine"
     # Another caller's lease is not given back.
-    assert hashes.hexists("page:computing", "text")
-    hashes.hsetex("list:computing", "text", "killed", px=50)
+    assert leased_fields(hashes, "page") == [b"text"]
+    hashes.execute_command(LEASE, "list", *of_a_killed_one(50))
     patient = hashes.cached(**LONG, key="list", field="text")(lambda: "after the lease")
     assert patient() == "after the lease"
 
@@ -249,7 +255,7 @@ def test_a_value_that_was_stored_before_the_lease_is_not_computed_again(
 
     monkeypatch.setattr(cached_results.CachedResults, "_leasing", late)
     assert hashes.cached(**LONG, key="page", field="text")(lambda: "mine")() == "theirs"
-    assert not hashes.exists("page:computing")
+    assert not leased_fields(hashes, "page")
 
 
 @pytest.mark.parametrize("content", [b"plain", b":x", b"12", b"abc:1", b""])
@@ -285,7 +291,7 @@ def test_a_result_that_cannot_be_kept_is_returned(redis7: RedisServer) -> None:
     hashes = hashes_on(redis7)
     page = hashes.cached(**LONG, key="page", field="text")(lambda: b"bytes are no JSON")
     assert page() == page() == b"bytes are no JSON"
-    assert not hashes.exists("page:computing")
+    assert not leased_fields(hashes, "page")
     raw = hashes.cached(**LONG, key="raw", field="text", encode=bytes, decode=bytes)
     assert raw(lambda: b"\xff: kept")() == b"\xff: kept"
     assert raw(lambda: b"not computed")() == b"\xff: kept"
@@ -385,3 +391,46 @@ def test_wrong_arguments_are_refused(redis7: RedisServer) -> None:
     ):
         with pytest.raises(ConfigurationError):
             hashes.cached(**{"key": "x", "ttl": 1, **options})
+
+
+@pytest.mark.contract
+class TestFences:
+    """A computer whose lease was voided, or taken over, stores nothing."""
+
+    def slow(self, hashes: Any) -> tuple[Any, list[str], threading.Event, threading.Thread]:
+        """Return a function that has read an old value, and computes until it is told to go on."""
+        source, begun, go_on = ["old"], threading.Event(), threading.Event()
+
+        @hashes.cached(**LONG, key="row")
+        def row() -> str:
+            read = source[0]
+            if not begun.is_set():
+                begun.set()
+                assert go_on.wait(120)
+            return read
+
+        thread = threading.Thread(target=row)
+        thread.start()
+        assert begun.wait(120)
+        source[0] = "new"
+        return row, source, go_on, thread
+
+    def test_refresh_takes_the_lease_over(self, any_server: AnyServer) -> None:
+        row, _, go_on, thread = self.slow(hashes_on(any_server))
+        assert row.refresh() == "new"
+        go_on.set()
+        thread.join()
+        assert row() == "new"
+
+    @pytest.mark.parametrize("how", ["invalidate", "delete"])
+    def test_what_is_forgotten_meanwhile_is_not_stored(
+        self, any_server: AnyServer, how: str
+    ) -> None:
+        hashes = hashes_on(any_server)
+        row, source, go_on, thread = self.slow(hashes)
+        row.invalidate() if how == "invalidate" else hashes.delete("row")
+        go_on.set()
+        thread.join()
+        assert hashes.hget("row", "row") is None
+        source[0] = "newest"
+        assert row() == "newest"

@@ -1,7 +1,8 @@
 """The steps of a cached function in Redis: it reads, leases and stores its results. No I/O.
 
-The computer of a field holds a lease on it: a field of a second hash, written if there is none and
-gone at its deadline like any other. A computer that dies leaves nothing else behind.
+The computer of a field holds a lease on it, in the hash's own slot, and a result is stored in one
+step with a look at the lease (`lua/volatile_hashes/store.lua`). So a computer whose lease has
+ended, was taken over or was voided stores nothing. One that dies leaves a lease, which ends.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from workstealing.errors import ConfigurationError, is_connection_fault
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.store.aside import leaves_open
-from workstealing.store.once import MayRepeat
 from workstealing.store.operations import Sleep
+from workstealing.structures.volatile_hashes.commands import FORGET, LEASE, STORE, UNLEASE
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,10 +44,7 @@ through the methods of the hashes.
 
 # A waiting caller looks this often, and less and less often.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.010, 0.100
-# A lease is given back only in this share of its time: later it may be another caller's.
-_SURELY_OURS = 0.9
 _HEADER_END = b":"
-_LEASES = ":computing"
 
 if sys.version_info >= (3, 14):
     from annotationlib import Format
@@ -75,25 +73,21 @@ class CachedEntry(NamedTuple):
 class ComputingTurn:
     """One call's leave to compute: the lease that it holds, or may hold.
 
-    Attributes: key and field, the place of the result; began, the monotonic time when the lease was
-    asked for; token, its value, None: there is no lease to give back; is_sure, whether Redis has
-    said that the lease is this call's; is_cut, whether a command was interrupted, so that the
-    client's connection may still owe its reply; keeps, whether the result is to be kept.
+    Attributes: key and field, the place of the result; token, the lease's nonce, None: there is no
+    lease to give back; is_cut, whether a command was interrupted, so that the client's connection
+    may still owe its reply; unreadable, whether a value stands there that nobody can decode.
     """
 
-    __slots__ = ("began", "field", "is_cut", "is_sure", "keeps", "key", "token")
+    __slots__ = ("field", "is_cut", "key", "token", "unreadable")
 
     def __init__(self, place: tuple[str, str] | None = None) -> None:
         self.key, self.field = ("", "") if place is None else place
-        self.began = 0.0
         self.token: str | None = None
-        self.is_sure = False
         self.is_cut = False
-        self.keeps = True
+        self.unreadable = False
 
     def fail(self, error: BaseException) -> None:
-        """Take note of a fault, after which a lease may be another caller's."""
-        self.is_sure = False
+        """Take note of a fault, after which the lease may or may not be there."""
         self.is_cut = self.is_cut or leaves_open(error)
         if is_connection_fault(error):
             # Giving it back would hold the caller up for another time-out.
@@ -171,18 +165,10 @@ class CachedResults(Generic[P, R]):
         return self if instance is None else self._bound(instance)
 
     def place(self, *args: P.args, **kwargs: P.kwargs) -> tuple[str, str]:
-        """Return the hash and the field of these arguments' result. No command.
-
-        Raises: ConfigurationError for a hash whose name is that of another's leases.
-        """
+        """Return the hash and the field of these arguments' result. No command."""
         given = (*self._before, *args)
         field = self._policy.field
         key = self._named(self._policy.key, given, kwargs)
-        if key.endswith(_LEASES):
-            raise ConfigurationError(
-                f"the hash {key!r} cannot keep results: names that end in {_LEASES!r} are those of"
-                " leases; give another key="
-            )
         return (key, self.__name__ if field is None else self._named(field, given, kwargs))
 
     def _named(self, name: Named, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -194,30 +180,34 @@ class CachedResults(Generic[P, R]):
         bound.apply_defaults()
         return name.format_map(bound.arguments)
 
-    def _reading(self, key: str, field: str) -> Requests[CachedEntry | None]:
+    def _reading(self, turn: ComputingTurn) -> Requests[CachedEntry | None]:
         """Read a field, and its remaining time where that decides something."""
-        policy = self._policy
-        left = math.inf
-        if policy.stale or policy.early:
-            (value,), (ms,) = yield [("HMGET", key, field), ("HPTTL", key, "FIELDS", 1, field)]
-            if value is not None and ms >= 0:
-                left = ms / 1000 - policy.stale
+        key, field, left = turn.key, turn.field, -1
+        if self._policy.stale or self._policy.early:
+            (value,), (left,) = yield [("HMGET", key, field), ("HPTTL", key, "FIELDS", 1, field)]
         else:
             (value,) = yield ("HMGET", key, field)
+        return self._entry(turn, value, left)
+
+    def _entry(self, turn: ComputingTurn, value: Any, left_ms: int) -> CachedEntry | None:
+        """Return a stored value with its time; None if there is none that can be read."""
+        turn.unreadable = False
         if value is None:
             return None
+        policy = self._policy
+        left = left_ms / 1000 - policy.stale if left_ms >= 0 else math.inf
         try:
             if policy.is_bare:
                 return CachedEntry(policy.decode(bytes(value)), left, 0.0)
             cost, found, content = bytes(value).partition(_HEADER_END)
-            if not found or not cost.isdigit():
-                # Written by another program: it is computed anew.
-                return None
-            return CachedEntry(policy.decode(content), left, int(cost) / 1000)
+            if found and cost.isdigit():
+                return CachedEntry(policy.decode(content), left, int(cost) / 1000)
         except Exception as error:  # noqa: BLE001 - a user's function
-            # Of an earlier release of the program, perhaps: it is computed anew.
+            # Of an earlier release of the program, perhaps.
             self._fault(error)
-            return None
+        # Written by another program: it is computed anew.
+        turn.unreadable = True
+        return None
 
     def _is_due(self, entry: CachedEntry) -> bool:
         """Say whether to compute anew although there is a value: it is stale, or by chance.
@@ -234,7 +224,7 @@ class CachedResults(Generic[P, R]):
 
     def _looking(self, turn: ComputingTurn) -> Requests[CachedEntry | None]:
         """Find a value, or None: the leave to compute it, with a lease in most cases."""
-        entry = yield from self._reading(turn.key, turn.field)
+        entry = yield from self._reading(turn)
         if entry is not None and not self._is_due(entry):
             return entry
         try:
@@ -253,9 +243,6 @@ class CachedResults(Generic[P, R]):
         while (left := end - time.monotonic()) > 0.0:
             yield Sleep(min(pause, left))
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
-            found = yield from self._reading(turn.key, turn.field)
-            if found is not None:
-                return found
             # The computer has failed or died, if there is no lease any more.
             found = yield from self._leasing(turn, None)
             if found is not None or turn.token is not None:
@@ -265,58 +252,56 @@ class CachedResults(Generic[P, R]):
     def _leasing(
         self, turn: ComputingTurn, seen: CachedEntry | None
     ) -> Requests[CachedEntry | None]:
-        """Take the lease on a field; return a value if there is no need to compute it."""
-        turn.began, turn.token, turn.is_sure = time.monotonic(), secrets.token_hex(8), False
-        px = math.ceil(1000 * self._policy.lease)
-        fields = ("FIELDS", 1, turn.field, turn.token)
-        leases = leases_beside(turn.key)
-        done, (held,) = yield [
-            (MayRepeat("HSETEX"), leases, "PX", px, "FNX", *fields),
-            # If redis-py has sent it twice, the second reply says that there is a lease already.
-            ("HMGET", leases, turn.field),
-        ]
-        if not done and (held is None or bytes(held) != turn.token.encode()):
-            # Another caller computes it. This one has an old value meanwhile.
-            turn.token = None
-            return seen
-        turn.is_sure = True
-        # The lease's last holder may have stored a value since this caller looked.
-        again = yield from self._reading(turn.key, turn.field)
-        if again is not None and again.left > max(0.0, 0.0 if seen is None else seen.left):
-            return again
-        return None
+        """Take the lease on a field; return a value if there is no need, or no leave, to compute.
+
+        In the same step it looks for a value that was stored since the caller looked.
+        """
+        if turn.unreadable:
+            least: int | str = ""
+        else:
+            least = -1 if seen is None else round(1000 * (seen.left + self._policy.stale))
+        done, value, left = yield self._asking(turn, least)
+        if done:
+            return None
+        # Another caller computes it. This one has an old value meanwhile.
+        turn.token = None
+        return self._entry(turn, value, left) or seen
+
+    def _asking(self, turn: ComputingTurn, least: int | str, how: str = "") -> tuple[Any, ...]:
+        """Return the request for a lease; from now on it may have to be given back."""
+        turn.token = secrets.token_hex(8)
+        ms = math.ceil(1000 * self._policy.lease)
+        return (LEASE, turn.key, "FIELDS", 1, turn.field, turn.token, ms, ms, least, how)
+
+    def _taking_over(self, turn: ComputingTurn) -> Requests[None]:
+        """Take the lease whoever has it: from now on the computers before store nothing."""
+        yield self._asking(turn, "", "OVER")
 
     def _storing(self, turn: ComputingTurn, content: bytes, cost: float) -> Requests[None]:
-        """Store a result, and give the lease back, in one round trip."""
-        px = math.ceil(1000 * (self._policy.ttl + self._policy.stale))
+        """Store a result and give the lease back, in one step; without the lease do nothing."""
+        if turn.token is None:
+            return
+        ms = math.ceil(1000 * (self._policy.ttl + self._policy.stale))
         header = b"" if self._policy.is_bare else b"%d%s" % (round(1000 * cost), _HEADER_END)
-        written = ("FIELDS", 1, turn.field, header + content)
-        commands: list[Any] = [("HSETEX", turn.key, "PX", px, *written)]
-        if self._is_ours(turn):
-            commands.append((MayRepeat("HDEL"), leases_beside(turn.key), turn.field))
-        yield commands
+        place = (STORE, turn.key, "FIELDS", 1, turn.field)
+        is_stored = yield (*place, turn.token, ms, "", header + content)
         turn.token = None
+        if not is_stored and cost >= self._policy.lease:
+            _faults.warn(
+                self._subject,
+                f"a result was not kept, because it took {cost:.1f} seconds to compute and the"
+                f" lease is {self._policy.lease:g}: give a longer lease=",
+            )
 
     def _giving_back(self, turn: ComputingTurn) -> Requests[None]:
-        if not self._is_ours(turn):
+        if turn.token is not None:
+            # By its nonce, so it does not matter whether it has ended, or was ever granted.
+            yield (UNLEASE, turn.key, "FIELDS", 1, turn.field, turn.token, 0)
             turn.token = None
-            return
-        leases = leases_beside(turn.key)
-        if not turn.is_sure:
-            # A command was cut off, so nobody knows whether it was done.
-            (held,) = yield ("HMGET", leases, turn.field)
-            if held is None or bytes(held).decode("ascii", "replace") != turn.token:
-                turn.token = None
-                return
-        yield ("HDEL", leases, turn.field)
-        turn.token = None
 
-    def _is_ours(self, turn: ComputingTurn) -> bool:
-        """Say whether the lease, if there is one, cannot have ended."""
-        return (
-            turn.token is not None
-            and time.monotonic() - turn.began < _SURELY_OURS * self._policy.lease
-        )
+    def _forgetting(self, key: str, field: str) -> Requests[bool]:
+        removed = yield (FORGET, key, "FIELDS", 1, field)
+        return bool(removed)
 
     def _mark(self, turn: ComputingTurn) -> tuple[str, str, str]:
         return self._hashes.namespace, turn.key, turn.field
@@ -340,11 +325,6 @@ class CachedResults(Generic[P, R]):
         if _timeouts.include(error):
             raise error
         _faults.report(self._subject, error)
-
-
-def leases_beside(key: str) -> str:
-    """Return the key of the hash that holds the leases of the computers of a hash's fields."""
-    return f"{key}{_LEASES}"
 
 
 def _name_of(function: object) -> str:

@@ -64,50 +64,57 @@ class CachedFunction(CachedResults[P, R]):
                 value: R = self._function(*self._before, *args, **kwargs)
             finally:
                 computing.set(others)
-            if turn.keeps:
-                self._keep(turn, value, time.monotonic() - began)
+            self._keep(turn, value, time.monotonic() - began)
             return value
         finally:
             # After an exception of whatever kind, too: others need not wait for nobody.
-            if turn.token is not None:
-                try:
-                    if not turn.is_cut:
-                        self._quietly(turn, self._giving_back(turn))
-                except BaseException as error:
-                    turn.fail(error)
-                    raise
-                finally:
-                    # That, too, may have been interrupted.
-                    if turn.token is not None and turn.is_cut:
-                        self._give_back_aside(turn)
+            self._give_back(turn)
+
+    def _give_back(self, turn: ComputingTurn) -> None:
+        """Give back the lease that a call may still have."""
+        if turn.token is None:
+            return
+        try:
+            if not turn.is_cut:
+                self._quietly(turn, self._giving_back(turn))
+        except BaseException as error:
+            turn.fail(error)
+            raise
+        finally:
+            # That, too, may have been interrupted.
+            if turn.token is not None and turn.is_cut:
+                self._give_back_aside(turn)
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Compute the result now, whatever is kept, and keep it. One round trip.
+        """Compute the result now, whatever is kept, and keep it. Two round trips.
 
-        Raises: the function's own errors; errors of redis-py.
+        Calls that compute it at this moment keep nothing: theirs may be older. This one keeps
+        nothing either if another refresh() or invalidate() comes meanwhile, or if it takes longer
+        than the lease. Raises: the function's own errors; errors of redis-py.
         """
         turn = ComputingTurn(self.place(*args, **kwargs))
-        began = time.monotonic()
-        value: R = self._function(*self._before, *args, **kwargs)
-        cost = time.monotonic() - began
-        drive_by(self._send, self._storing(turn, self._encoded(value), cost))
-        return value
+        try:
+            self._strictly(turn, self._taking_over(turn))
+            began = time.monotonic()
+            value: R = self._function(*self._before, *args, **kwargs)
+            cost = time.monotonic() - began
+            self._strictly(turn, self._storing(turn, self._encoded(value), cost))
+            return value
+        finally:
+            self._give_back(turn)
 
     def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Forget the result of these arguments; say whether there was one. One round trip.
 
-        A call that computes it at this moment keeps its result all the same. Raises: errors of
-        redis-py.
+        Calls that compute it at this moment keep nothing. Raises: errors of redis-py.
         """
-        key, field = self.place(*args, **kwargs)
-        return bool(self._hashes.hdel(key, field))
+        return drive_by(self._send, self._forgetting(*self.place(*args, **kwargs)))
 
     def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
         try:
             turn.key, turn.field = self.place(*args, **kwargs)
             entry: CachedEntry | None = drive_by(self._send, self._looking(turn))
         except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
-            turn.keeps = False
             turn.fail(error)
             self._fault(error)
             return None
@@ -147,6 +154,13 @@ class CachedFunction(CachedResults[P, R]):
             self._fault(error)
         except BaseException as error:
             # Nobody knows whether it was done.
+            turn.fail(error)
+            raise
+
+    def _strictly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
+        try:
+            drive_by(self._send, requests)
+        except BaseException as error:
             turn.fail(error)
             raise
 
@@ -199,8 +213,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
                 value: R = await self._function(*self._before, *args, **kwargs)
             finally:
                 computing.set(others)
-            if turn.keeps:
-                await self._keep(turn, value, time.monotonic() - began)
+            await self._keep(turn, value, time.monotonic() - began)
             return value
         except BaseException as raised:
             interruption = raised
@@ -214,23 +227,32 @@ class AsyncCachedFunction(CachedResults[P, R]):
     async def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute the result now, whatever is kept, and keep it; see `CachedFunction.refresh`."""
         turn = ComputingTurn(self.place(*args, **kwargs))
-        began = time.monotonic()
-        value: R = await self._function(*self._before, *args, **kwargs)
-        cost = time.monotonic() - began
-        await drive_by_async(self._send, self._storing(turn, self._encoded(value), cost))
-        return value
+        interruption: BaseException | None = None
+        try:
+            await self._strictly(turn, self._taking_over(turn))
+            began = time.monotonic()
+            value: R = await self._function(*self._before, *args, **kwargs)
+            cost = time.monotonic() - began
+            await self._strictly(turn, self._storing(turn, self._encoded(value), cost))
+            return value
+        except BaseException as raised:
+            interruption = raised
+            raise
+        finally:
+            if turn.token is not None:
+                await self._give_back(turn, interruption)
+            interruption = None
 
     async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Forget the result of these arguments; see `CachedFunction.invalidate`."""
-        key, field = self.place(*args, **kwargs)
-        return bool(await self._hashes.hdel(key, field))
+        forgetting = self._forgetting(*self.place(*args, **kwargs))
+        return await drive_by_async(self._send, forgetting)
 
     async def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
         try:
             turn.key, turn.field = self.place(*args, **kwargs)
             entry: CachedEntry | None = await drive_by_async(self._send, self._looking(turn))
         except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
-            turn.keeps = False
             turn.fail(error)
             self._fault(error)
             return None
@@ -263,9 +285,12 @@ class AsyncCachedFunction(CachedResults[P, R]):
         except Exception as error:  # noqa: BLE001 - as in `_look`
             turn.fail(error)
             self._fault(error)
-        except BaseException:
-            # Nobody knows whether it was done.
-            turn.is_sure = False
+
+    async def _strictly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
+        try:
+            await drive_by_async(self._send, requests)
+        except BaseException as error:
+            turn.fail(error)
             raise
 
     async def _send(self, request: Any) -> Any:
