@@ -40,8 +40,8 @@ T = TypeVar("T")
 # A clear sends this many names in one round trip.
 _NAMES_AT_ONCE = 128
 _SECONDS = 1.0
-# How long a caller waits for another's value, and how long that one may compute alone.
-_WAIT_SECONDS, _LEASE_SECONDS = 2.0, 30.0
+# How long one may compute alone, when others extend that, and how long they wait at most.
+_LEASE_SECONDS, _WAIT_SECONDS, _HOLD_SECONDS = 30.0, 2.0, 60.0
 _SIGNED_64 = range(-(2**63), 2**63)
 _IMPORT_PATH = '"package.module:name"'
 # The kinds of values that each setting takes, for the error.
@@ -261,7 +261,7 @@ class CacheEntries:
     def computed(self, key: str, compute: Callable[[], Any], timeout: float | None) -> Any:
         """Return a key's value; if there is none, let one caller compute it while others wait.
 
-        They wait for two seconds at most, and then compute it too. See `VolatileHashes.cached`,
+        They wait for a minute at most; then the next one computes it. See `VolatileHashes.cached`,
         which this is. Raises: the errors of compute. A hit costs one round trip, a miss four.
         """
         px = _ms(timeout)
@@ -277,6 +277,7 @@ class CacheEntries:
             early=0.0,
             wait=_WAIT_SECONDS,
             lease=_LEASE_SECONDS,
+            hold=_HOLD_SECONDS,
             encode=encode,
             decode=decode,
             is_bare=True,

@@ -384,7 +384,7 @@ class TestFunctions:
             @late.cached(ttl=600, wait=600, lease=600, key="page")
             async def page() -> int:
                 calls.append(1)
-                return 1 if len(calls) > 1 else 1 + (await asyncio.gather(page()))[0]
+                return 1 if len(calls) > 1 else 1 + await page()
 
             assert await page() == 2
             await late.client.aclose()

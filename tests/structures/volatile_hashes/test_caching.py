@@ -180,7 +180,7 @@ def of_a_killed_one(ms: int) -> tuple[Any, ...]:
 def test_a_computer_that_was_killed_holds_nobody_up_for_long(redis7: RedisServer) -> None:
     hashes = hashes_on(redis7)
     hashes.execute_command(LEASE, "page", *of_a_killed_one(600_000))
-    impatient = hashes.cached(ttl=600, key="page", field="text", wait=0.05)(lambda: "mine")
+    impatient = hashes.cached(ttl=600, key="page", field="text", hold=0.05)(lambda: "mine")
     assert impatient() == "mine"
     assert impatient() == "mine"
     # Another caller's lease is not given back.

@@ -17,7 +17,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
 from string import Formatter
@@ -29,7 +28,9 @@ from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.store.aside import leaves_open
 from workstealing.store.operations import Sleep
+from workstealing.structures.volatile_hashes import flights
 from workstealing.structures.volatile_hashes.commands import FORGET, LEASE, STORE, UNLEASE
+from workstealing.structures.volatile_hashes.flights import Awaited, CachedFlight, Landing
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,13 +39,15 @@ Named = str | Callable[..., str]
 Requests = Generator[Any, Any, R]
 """A generator as `Steps`, but its commands are hash commands, which the hashes translate.
 
-A step is a hash command, a list of them for one round trip, or a `Sleep`. `drive_by` sends them
-through the methods of the hashes.
+A step is a hash command, a list of them for one round trip, a `Sleep`, or an `Awaited` flight.
+`drive_by` sends them through the methods of the hashes.
 """
 
 # A waiting caller looks this often, and less and less often.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.010, 0.100
 _HEADER_END = b":"
+# redis-py has no class of its own for the second, and an older one not for the first.
+_FULL = ("Too many connections", "No connection available.")
 
 if sys.version_info >= (3, 14):
     from annotationlib import Format
@@ -55,9 +58,6 @@ else:
 
 _faults = FaultLog(SYSTEM_CLOCK)
 _timeouts = HostTimeouts()
-computing: ContextVar[frozenset[tuple[str, str, str]]] = ContextVar(
-    "workstealing_computing", default=frozenset()
-)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_faults.after_fork)
 
@@ -75,16 +75,37 @@ class ComputingTurn:
 
     Attributes: key and field, the place of the result; token, the lease's nonce, None: there is no
     lease to give back; is_cut, whether a command was interrupted, so that the client's connection
-    may still owe its reply; unreadable, whether a value stands there that nobody can decode.
+    may still owe its reply; unreadable, whether a value stands there that nobody can decode;
+    flight, which this call leads, if it does; computed, the flight's step of the computation; seen,
+    an old value.
     """
 
-    __slots__ = ("field", "is_cut", "key", "token", "unreadable")
+    __slots__ = (
+        *("computed", "field", "flight", "is_cut", "key", "seen", "token"),
+        "unreadable",
+    )
 
     def __init__(self, place: tuple[str, str] | None = None) -> None:
         self.key, self.field = ("", "") if place is None else place
         self.token: str | None = None
         self.is_cut = False
         self.unreadable = False
+        self.flight: CachedFlight | None = None
+        self.computed = 0
+        self.seen: CachedEntry | None = None
+
+    def step(self) -> int:
+        """Begin to ask or compute; see `CachedFlight.step`."""
+        return 0 if self.flight is None else self.flight.step()
+
+    def compute(self, hold: float) -> None:
+        """Begin to compute; see `CachedFlight.compute`."""
+        self.computed = 0 if self.flight is None else self.flight.compute(hold)
+
+    def land(self, landing: Landing | None = None) -> None:
+        """Tell those who wait for this call how it has ended."""
+        if self.flight is not None:
+            self.flight.land(landing)
 
     def fail(self, error: BaseException) -> None:
         """Take note of a fault, after which the lease may or may not be there."""
@@ -110,6 +131,7 @@ class Policy:
     early: float
     wait: float
     lease: float
+    hold: float
     encode: Callable[[Any], str | bytes]
     decode: Callable[[bytes], Any]
     is_bare: bool = False
@@ -126,6 +148,8 @@ class CachedResults(Generic[P, R]):
     __name__: str
     __qualname__: str
     __wrapped__: Callable[P, Any]
+    _blocks = True
+    """Whether a caller that waits holds up its whole thread."""
 
     def __init__(
         self, hashes: Any, function: Any, policy: Policy, subject: str | None = None
@@ -224,30 +248,98 @@ class CachedResults(Generic[P, R]):
 
     def _looking(self, turn: ComputingTurn) -> Requests[CachedEntry | None]:
         """Find a value, or None: the leave to compute it, with a lease in most cases."""
-        entry = yield from self._reading(turn)
+        entry, is_away = None, False
+        try:
+            entry = yield from self._reading(turn)
+        except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
+            if not is_pool_full(error):
+                turn.fail(error)
+                self._fault(error)
+                is_away = True
         if entry is not None and not self._is_due(entry):
             return entry
+        turn.seen = entry
+        hashes, hold = self._hashes, self._policy.hold
+        place = (flights.server_of(hashes.client), hashes.namespace, turn.key, turn.field)
+        while True:
+            flight, came = flights.join(place, hold, blocks=self._blocks)
+            if flight is None:
+                return entry
+            if came is None:
+                turn.flight = flight
+                return None if is_away else (yield from self._leading(turn, flight, entry))
+            if entry is not None:
+                # Another caller computes it. This one has an old value meanwhile.
+                return entry
+            found = yield from self._following(turn, flight, came)
+            if found is not None:
+                return found
+
+    def _leading(
+        self, turn: ComputingTurn, flight: CachedFlight, seen: CachedEntry | None
+    ) -> Requests[CachedEntry | None]:
+        """Get the lease, or the value, for all callers of this process that wait."""
+        pause = _SHORTEST_PAUSE
         try:
-            found = yield from self._leasing(turn, entry)
-        except Exception as error:
-            if entry is None or entry.left <= 0.0:
-                raise
-            # It is fresh, and was to be computed anew before its time.
+            found = yield from self._leasing(turn, seen)
+            while found is None and turn.token is None:
+                left = flight.began + self._policy.hold - time.monotonic()
+                if left <= 0.0:
+                    return None
+                yield Sleep(min(pause, left))
+                pause = min(_LONGEST_PAUSE, 1.5 * pause)
+                # The computer has failed or died, if there is no lease any more.
+                found = yield from self._leasing(turn, None)
+        except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
             turn.fail(error)
             self._fault(error)
-            return entry
-        if found is not None or turn.token is not None or self._mark(turn) in computing.get():
-            # A function that calls itself must not wait for itself.
-            return found
-        end, pause = time.monotonic() + self._policy.wait, _SHORTEST_PAUSE
-        while (left := end - time.monotonic()) > 0.0:
-            yield Sleep(min(pause, left))
+            # One that is fresh was to be computed anew before its time.
+            return seen if seen is not None and seen.left > 0.0 else None
+        return found
+
+    def _following(
+        self, turn: ComputingTurn, flight: CachedFlight, came: int
+    ) -> Requests[CachedEntry | None]:
+        """Wait for a flight, and see to it that its lease goes on; return its value, if it is ours.
+
+        Only this process knows that its computer lives. One that is stopped stops the callers that
+        would extend its lease.
+        """
+        policy = self._policy
+        while not flight.is_over:
+            now = time.monotonic()
+            left = flight.given_up_at - now
+            if left <= 0.0:
+                return None
+            token = flight.token
+            if token is not None and now >= flight.extended_at:
+                flight.extended_at = now + policy.lease / 3
+                ms, most = math.ceil(1000 * policy.lease), math.ceil(1000 * policy.hold)
+                try:
+                    place = (LEASE, turn.key, "FIELDS", 1, turn.field)
+                    yield (*place, token, ms, most, "", "ONLY")
+                except Exception as error:  # noqa: BLE001 - the lease ends, and another computes
+                    if not is_pool_full(error):
+                        self._fault(error)
+                continue
+            due = flight.extended_at - now if token is not None else policy.lease / 3
+            yield Awaited(flight, min(left, due))
+        landing = flight.landing
+        if landing is None or came >= landing.before:
+            return None
+        return self._entry(turn, landing.data, landing.left_ms)
+
+    def _patiently(self, request: tuple[Any, ...]) -> Requests[Any]:
+        """Send a request; while the client's pool is full, wait for a connection."""
+        end, pause = time.monotonic() + self._policy.hold, _SHORTEST_PAUSE
+        while True:
+            try:
+                return (yield request)
+            except Exception as error:
+                if not is_pool_full(error) or time.monotonic() >= end:
+                    raise
+            yield Sleep(pause)
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
-            # The computer has failed or died, if there is no lease any more.
-            found = yield from self._leasing(turn, None)
-            if found is not None or turn.token is not None:
-                return found
-        return None
 
     def _leasing(
         self, turn: ComputingTurn, seen: CachedEntry | None
@@ -260,12 +352,20 @@ class CachedResults(Generic[P, R]):
             least: int | str = ""
         else:
             least = -1 if seen is None else round(1000 * (seen.left + self._policy.stale))
-        done, value, left = yield self._asking(turn, least)
+        before = turn.step()
+        done, value, left = yield from self._patiently(self._asking(turn, least))
+        policy = self._policy
         if done:
+            if turn.flight is not None:
+                patience = min(policy.wait, 2 * policy.lease / 3)
+                turn.flight.extended_at = time.monotonic() + patience
+                turn.flight.token = turn.token
             return None
-        # Another caller computes it. This one has an old value meanwhile.
         turn.token = None
-        return self._entry(turn, value, left) or seen
+        found = self._entry(turn, value, left)
+        if found is not None:
+            turn.land(Landing(bytes(value), left, before))
+        return found or seen
 
     def _asking(self, turn: ComputingTurn, least: int | str, how: str = "") -> tuple[Any, ...]:
         """Return the request for a lease; from now on it may have to be given back."""
@@ -275,23 +375,30 @@ class CachedResults(Generic[P, R]):
 
     def _taking_over(self, turn: ComputingTurn) -> Requests[None]:
         """Take the lease whoever has it: from now on the computers before store nothing."""
-        yield self._asking(turn, "", "OVER")
+        yield from self._patiently(self._asking(turn, "", "OVER"))
 
     def _storing(self, turn: ComputingTurn, content: bytes, cost: float) -> Requests[None]:
-        """Store a result and give the lease back, in one step; without the lease do nothing."""
-        if turn.token is None:
-            return
+        """Store a result and give the lease back, in one step; without the lease store nothing."""
         ms = math.ceil(1000 * (self._policy.ttl + self._policy.stale))
         header = b"" if self._policy.is_bare else b"%d%s" % (round(1000 * cost), _HEADER_END)
-        place = (STORE, turn.key, "FIELDS", 1, turn.field)
-        is_stored = yield (*place, turn.token, ms, "", header + content)
-        turn.token = None
-        if not is_stored and cost >= self._policy.lease:
-            _faults.warn(
-                self._subject,
-                f"a result was not kept, because it took {cost:.1f} seconds to compute and the"
-                f" lease is {self._policy.lease:g}: give a longer lease=",
-            )
+        data, before = header + content, turn.computed
+        try:
+            if turn.token is None:
+                return
+            storing = turn.step()
+            place = (STORE, turn.key, "FIELDS", 1, turn.field)
+            if (yield from self._patiently((*place, turn.token, ms, "", data))):
+                # Nobody had voided the lease, so it is good for those who came meanwhile, too.
+                before = storing
+            elif cost >= self._policy.lease:
+                _faults.warn(
+                    self._subject,
+                    f"a result was not kept, because it took {cost:.1f} seconds to compute and the"
+                    f" lease is {self._policy.lease:g}: give a longer lease=",
+                )
+            turn.token = None
+        finally:
+            turn.land(Landing(data, ms, before))
 
     def _giving_back(self, turn: ComputingTurn) -> Requests[None]:
         if turn.token is not None:
@@ -302,9 +409,6 @@ class CachedResults(Generic[P, R]):
     def _forgetting(self, key: str, field: str) -> Requests[bool]:
         removed = yield (FORGET, key, "FIELDS", 1, field)
         return bool(removed)
-
-    def _mark(self, turn: ComputingTurn) -> tuple[str, str, str]:
-        return self._hashes.namespace, turn.key, turn.field
 
     def _encoded(self, value: Any) -> bytes:
         content = self._policy.encode(value)
@@ -327,6 +431,12 @@ class CachedResults(Generic[P, R]):
         _faults.report(self._subject, error)
 
 
+def is_pool_full(error: BaseException) -> bool:
+    """Say whether a client's pool had no connection left, which says nothing about the server."""
+    name = type(error).__name__
+    return name == "MaxConnectionsError" or (name == "ConnectionError" and str(error) in _FULL)
+
+
 def _name_of(function: object) -> str:
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__name__
@@ -338,7 +448,13 @@ def checked_policy(*, early: float, **options: Any) -> Policy:
         raise ConfigurationError(
             f"early={early!r} is no factor: give 0 for never, or about 1 (0 <= early <= 100)"
         )
-    for name, least in (("ttl", 0.001), ("stale", 0.0), ("wait", 0.0), ("lease", 0.001)):
+    for name, least in (
+        ("ttl", 0.001),
+        ("stale", 0.0),
+        ("wait", 0.0),
+        ("lease", 0.001),
+        ("hold", 0.0),
+    ):
         options[name] = seconds_of(options[name], name, least)
     for name in ("key", "field"):
         given = options[name]

@@ -26,8 +26,8 @@ from workstealing.structures.volatile_hashes.cached_results import (
     checked_function,
     checked_policy,
     compact,
-    computing,
 )
+from workstealing.structures.volatile_hashes.flights import Awaited
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -58,17 +58,17 @@ class CachedFunction(CachedResults[P, R]):
                     self._enlister().enlist()
                 kept: R = entry.value
                 return kept
-            began, others = time.monotonic(), computing.get()
-            computing.set(others | {self._mark(turn)})
-            try:
-                value: R = self._function(*self._before, *args, **kwargs)
-            finally:
-                computing.set(others)
+            began = time.monotonic()
+            turn.compute(self._policy.hold)
+            value: R = self._function(*self._before, *args, **kwargs)
             self._keep(turn, value, time.monotonic() - began)
             return value
         finally:
             # After an exception of whatever kind, too: others need not wait for nobody.
-            self._give_back(turn)
+            try:
+                self._give_back(turn)
+            finally:
+                turn.land()
 
     def _give_back(self, turn: ComputingTurn) -> None:
         """Give back the lease that a call may still have."""
@@ -168,6 +168,8 @@ class CachedFunction(CachedResults[P, R]):
         if isinstance(request, Sleep):
             time.sleep(request.seconds)
             return None
+        if isinstance(request, Awaited):
+            return request.flight.wait(request.seconds)
         if isinstance(request, tuple):
             return self._hashes.execute_command(*request, **AS_BYTES)
         with self._hashes.pipeline(transaction=False) as queue:
@@ -178,6 +180,8 @@ class CachedFunction(CachedResults[P, R]):
 
 class AsyncCachedFunction(CachedResults[P, R]):
     """A coroutine function whose results are kept in a hash; see `VolatileHashes.cached`."""
+
+    _blocks = False
 
     def __init__(self, hashes: Any, function: Any, policy: Policy) -> None:
         super().__init__(hashes, function, policy)
@@ -207,22 +211,22 @@ class AsyncCachedFunction(CachedResults[P, R]):
                 self._enlist()
                 kept: R = entry.value
                 return kept
-            began, others = time.monotonic(), computing.get()
-            computing.set(others | {self._mark(turn)})
-            try:
-                value: R = await self._function(*self._before, *args, **kwargs)
-            finally:
-                computing.set(others)
+            began = time.monotonic()
+            turn.compute(self._policy.hold)
+            value: R = await self._function(*self._before, *args, **kwargs)
             await self._keep(turn, value, time.monotonic() - began)
             return value
         except BaseException as raised:
             interruption = raised
             raise
         finally:
-            if turn.token is not None:
-                await self._give_back(turn, interruption)
-            # It holds this frame, which must not hold it.
-            interruption = None
+            try:
+                if turn.token is not None:
+                    await self._give_back(turn, interruption)
+            finally:
+                turn.land()
+                # It holds this frame, which must not hold it.
+                interruption = None
 
     async def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute the result now, whatever is kept, and keep it; see `CachedFunction.refresh`."""
@@ -297,6 +301,8 @@ class AsyncCachedFunction(CachedResults[P, R]):
         if isinstance(request, Sleep):
             await asyncio.sleep(request.seconds)
             return None
+        if isinstance(request, Awaited):
+            return await request.flight.wait_async(request.seconds)
         if isinstance(request, tuple):
             return await self._hashes.execute_command(*request, **AS_BYTES)
         async with self._hashes.pipeline(transaction=False) as queue:
@@ -329,6 +335,7 @@ class BlockingCaching:
         early: float = 0.0,
         wait: Duration = 2.0,
         lease: Duration = 30.0,
+        hold: Duration = 60.0,
         encode: Callable[[Any], str | bytes] = compact,
         decode: Callable[[bytes], Any] = json.loads,
         recruiter: Enlister | None = None,
@@ -336,7 +343,8 @@ class BlockingCaching:
         """Keep a function's results in fields of hashes: `@hashes.cached(ttl=60, key="item:{id}")`.
 
         A call returns the kept result, and enlists: it has finished early. On a miss one caller
-        computes it, whose lease on the field keeps the others waiting for a bounded time. A fault
+        computes it, and the others wait: within a process for each other, and between processes by
+        a lease on the field. No result is kept whose lease has ended or was voided. A fault
         of Redis is logged once a minute, and the function is called: it is never the caller's. How
         long it may hold up the caller is up to the time-outs of your client.
 
@@ -345,10 +353,12 @@ class BlockingCaching:
         arguments; field: by default the function's name; stale, for how long an old result is given
         to others while one caller computes the next; early, 0 for never, or 1 to compute anew by a
         chance that rises as the deadline nears and with the cost of computing (XFetch: Vattani,
-        Chierichetti, Lowenstein, VLDB 2015; above 1: earlier); wait, for how long a caller without
-        a result waits for another's, and then computes it too; lease, for how long a caller may
-        compute alone; encode, which makes str or bytes of a result (by default JSON), and decode,
-        its inverse for bytes; recruiter, by default `workstealing.default_recruiter`.
+        Chierichetti, Lowenstein, VLDB 2015; above 1: earlier); wait, after which callers that wait
+        in the computer's own process extend its lease; lease, for how long a caller may compute
+        alone, and how long one that was killed holds up others; hold, for how long a lease is
+        extended, and a caller without a result waits, at most; encode, which makes str or bytes of
+        a result (by default JSON), and decode, its inverse for bytes; recruiter, by default
+        `workstealing.default_recruiter`.
         Durations are seconds or a timedelta. An exception of the function is raised and not kept;
         None is kept like any other result.
 
@@ -366,6 +376,7 @@ class BlockingCaching:
             early=early,
             wait=wait,
             lease=lease,
+            hold=hold,
             encode=encode,
             decode=decode,
         )
@@ -390,6 +401,7 @@ class AsyncCaching:
         early: float = 0.0,
         wait: Duration = 2.0,
         lease: Duration = 30.0,
+        hold: Duration = 60.0,
         encode: Callable[[Any], str | bytes] = compact,
         decode: Callable[[bytes], Any] = json.loads,
         recruiter: Enlister | None = None,
@@ -408,6 +420,7 @@ class AsyncCaching:
             early=early,
             wait=wait,
             lease=lease,
+            hold=hold,
             encode=encode,
             decode=decode,
         )
