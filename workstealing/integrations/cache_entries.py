@@ -26,7 +26,7 @@ from workstealing.recruiting.recruiter import default_recruiter
 from workstealing.store.fleet import Fleet
 from workstealing.store.twin import is_cluster
 from workstealing.structures.volatile_hashes import VolatileHashes
-from workstealing.structures.volatile_hashes.cached_results import Policy
+from workstealing.structures.volatile_hashes.cached_policy import Policy
 from workstealing.structures.volatile_hashes.caching import CachedFunction
 from workstealing.structures.volatile_hashes.commands import (
     COUNT_EXISTING,

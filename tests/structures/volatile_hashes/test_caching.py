@@ -393,7 +393,6 @@ def test_wrong_arguments_are_refused(redis7: RedisServer) -> None:
             hashes.cached(**{"key": "x", "ttl": 1, **options})
 
 
-@pytest.mark.contract
 class TestFences:
     """A computer whose lease was voided, or taken over, stores nothing."""
 
@@ -415,6 +414,7 @@ class TestFences:
         source[0] = "new"
         return row, source, go_on, thread
 
+    @pytest.mark.contract
     def test_refresh_takes_the_lease_over(self, any_server: AnyServer) -> None:
         row, _, go_on, thread = self.slow(hashes_on(any_server))
         assert row.refresh() == "new"
@@ -422,6 +422,7 @@ class TestFences:
         thread.join()
         assert row() == "new"
 
+    @pytest.mark.contract
     @pytest.mark.parametrize("how", ["invalidate", "delete"])
     def test_what_is_forgotten_meanwhile_is_not_stored(
         self, any_server: AnyServer, how: str
@@ -434,3 +435,124 @@ class TestFences:
         assert hashes.hget("row", "row") is None
         source[0] = "newest"
         assert row() == "newest"
+
+    @pytest.mark.parametrize("how", ["refresh", "invalidate", "delete"])
+    @pytest.mark.parametrize(
+        ("before", "now"),
+        [("emulated", "migrating"), ("native", "leaving"), ("native", "returning")],
+    )
+    def test_while_the_namespace_moves(
+        self, redis8: RedisServer, before: str, now: str, how: str
+    ) -> None:
+        client = redis8.client()
+        old = hashes_on(redis8, backend=before)
+        # The field stands there, so it is handed over.
+        old.hsetex("row", "other", 1, ex=600)
+        row, source, go_on, thread = self.slow(old)
+        client.hset(old.names.layout, "backend", now)
+        hashes = hashes_on(redis8)
+        again = hashes.cached(**LONG, key="row", field="row")(lambda: source[0])
+        if how == "refresh":
+            assert again.refresh() == "new"
+        else:
+            again.invalidate() if how == "invalidate" else hashes.delete("row")
+        go_on.set()
+        thread.join()
+        source[0] = "newest"
+        assert again() == ("new" if how == "refresh" else "newest")
+        assert hashes.httl("row", "row")[0] > 500
+        assert hashes.exists("row")
+        assert row() == again()
+        assert not leased_fields(hashes, "row")
+
+
+class TestFailingSources:
+    """An old result stands in for an exception, and exceptions can be kept."""
+
+    def test_an_old_result_stands_in(
+        self,
+        redis7: RedisServer,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(cached_results, "_FIRST_PAUSE", 30.0)
+        fresh, later = hashes_on(redis7), hashes_on(redis7, clock_shift_ms=30_000)
+        settings: dict[str, Any] = {"ttl": 20, "stale": 600, "key": "page", "field": "text"}
+        fresh.cached(**settings)(lambda: "old")()
+        calls: list[int] = []
+
+        def failing_page() -> str:
+            calls.append(1)
+            raise ValueError("no database")
+
+        page = later.cached(**settings)(failing_page)
+        with caplog.at_level(logging.WARNING, "workstealing"):
+            assert [page() for _ in range(20)] == ["old"] * 20
+        # Nobody tries again before the pause is over.
+        assert calls == [1]
+        (line,) = [each for each in caplog.messages if "failing_page" in each]
+        assert "an old result stands in, because computing failed: ValueError: no database" in line
+        assert leased_fields(later, "page") == [b"text"]
+        much_later = hashes_on(redis7, clock_shift_ms=30_000 + 31_000)
+        assert much_later.cached(**settings)(lambda: "new")() == "new"
+
+    def test_the_pause_grows(self, redis7: RedisServer) -> None:
+        page = hashes_on(redis7).cached(ttl=20, stale=600, key="page")(max)
+        pauses = []
+        for _ in range(9):
+            turn = cached_results.ComputingTurn(("page", "max"))
+            turn.token, turn.seen = "nonce", cached_results.CachedEntry("old", -30.0, 0.0)
+            ((*_, ms),) = page._pausing(turn)
+            pauses.append(ms)
+        assert pauses == [1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000]
+        turn.token, turn.seen = "nonce", cached_results.CachedEntry("old", -598.0, 0.0)
+        ((*_, ms),) = page._pausing(turn)
+        assert ms == 2000
+        list(page._storing(turn, b"1", 0.0))
+        assert page._failures == {}
+
+    def test_declared_exceptions_are_kept(self, redis7: RedisServer) -> None:
+        hashes, calls = hashes_on(redis7), []
+
+        @hashes.cached(**LONG, key="item:{item}", errors={LookupError: 600, OSError: 600})
+        def price(item: int) -> int:
+            calls.append(item)
+            if item == 1:
+                raise KeyError("no item", item)
+            if item == 2:
+                raise OSError(object())
+            raise ValueError(item)
+
+        for _ in range(3):
+            with pytest.raises(LookupError, match="no item"):
+                price(1)
+            with pytest.raises(OSError, match="object object"):
+                price(2)
+            with pytest.raises(ValueError, match="3"):
+                price(3)
+        assert calls == [1, 2, 3, 3, 3]
+        assert not leased_fields(hashes, "item:1")
+        # Another release of the program may no longer know it.
+        other = hashes.cached(**LONG, key="item:{item}", field="price")(lambda item: item)
+        assert other(1) == 1
+
+    async def test_of_coroutines(self, redis7: RedisServer) -> None:
+        hashes = AsyncVolatileHashes(redis.asyncio.Redis(port=redis7.port), namespace="cached")
+        calls: list[int] = []
+
+        @hashes.cached(**LONG, key="page", errors={LookupError: 600})
+        async def page() -> int:
+            calls.append(1)
+            await asyncio.sleep(0.05)
+            raise LookupError("none")
+
+        answers = await asyncio.gather(*[page() for _ in range(10)], return_exceptions=True)
+        assert [type(each) for each in answers] == [LookupError] * 10
+        assert len({id(each) for each in answers}) == 10
+        assert calls == [1]
+        await hashes.client.aclose()
+
+    @pytest.mark.parametrize("wrong", [LookupError, {"LookupError": 5}, {KeyboardInterrupt: 5}])
+    def test_wrong_declarations_are_refused(self, redis7: RedisServer, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match="declares no exceptions: give a dict"):
+            hashes_on(redis7).cached(ttl=1, key="x", errors=wrong)

@@ -244,14 +244,32 @@ class TestContexts:
         at_once([lambda: found.append(a()), lambda: found.append(b())])
         assert len(found) == 2
 
+    def test_an_interrupted_caller_leads_nobody(self) -> None:
+        """At whatever instruction: its flight is its own before anybody can follow it."""
+        turn = ComputingTurn()
+
+        def interrupted(flight: flights.CachedFlight) -> None:
+            turn.lead(flight)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            flights.join(("here", "n", "page", "f"), 600.0, interrupted, blocks=True)
+        assert turn.flight is not None
+        assert not flights._flights
+        turn.land()
+
     def test_a_forked_child_waits_for_none_of_its_parents(self, redis7: RedisServer) -> None:
-        flight, came = flights.join(("here", "n", "page", "f"), 600.0, blocks=True)
+        flight, came = flights.join(
+            ("here", "n", "page", "f"), 600.0, ComputingTurn().lead, blocks=True
+        )
         try:
             assert flight is not None
             assert came is None
 
             def in_the_child() -> None:
-                with_parents = flights.join(("here", "n", "page", "f"), 600.0, blocks=True)
+                with_parents = flights.join(
+                    ("here", "n", "page", "f"), 600.0, ComputingTurn().lead, blocks=True
+                )
                 assert with_parents[0] is not flight
                 assert with_parents[1] is None
 
@@ -268,10 +286,9 @@ class TestExtensions:
         hashes: Any = VolatileHashes(client, "n", backend="emulated")
         page = hashes.cached(**{**LONG, "lease": 30, "wait": 0.0}, field="f")(lambda: 1)
         turn = ComputingTurn(("page", "f"))
-        flight, _ = flights.join(("here", "n", "page", "f"), 60.0, blocks=True)
+        flight, _ = flights.join(("here", "n", "page", "f"), 60.0, turn.lead, blocks=True)
         assert flight is not None
         try:
-            turn.flight = flight
             for request in page._leading(turn, flight, None):
                 assert request[0] == LEASE
                 break

@@ -7,35 +7,37 @@ ended, was taken over or was voided stores nothing. One that dies leaves a lease
 
 from __future__ import annotations
 
-import inspect
-import json
 import math
 import os
 import random
-import re
 import secrets
-import sys
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from functools import update_wrapper
-from string import Formatter
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
-from workstealing.clock import SYSTEM_CLOCK, seconds_of
-from workstealing.errors import ConfigurationError, is_connection_fault
+from workstealing.clock import SYSTEM_CLOCK
+from workstealing.errors import is_connection_fault
 from workstealing.recruiting.deferral import Enlister
-from workstealing.recruiting.faults import FaultLog, HostTimeouts
+from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.store.aside import leaves_open
 from workstealing.store.operations import Sleep
 from workstealing.structures.volatile_hashes import flights
+from workstealing.structures.volatile_hashes.cached_policy import (
+    WRAPPERS,
+    KeptError,
+    Named,
+    Policy,
+    decode_error,
+    encode_error,
+    name_of,
+    signature_for,
+)
 from workstealing.structures.volatile_hashes.commands import FORGET, LEASE, STORE, UNLEASE
 from workstealing.structures.volatile_hashes.flights import Awaited, CachedFlight, Landing
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_WRAPPERS = (classmethod, staticmethod)
-Named = str | Callable[..., str]
 Requests = Generator[Any, Any, R]
 """A generator as `Steps`, but its commands are hash commands, which the hashes translate.
 
@@ -46,15 +48,12 @@ A step is a hash command, a list of them for one round trip, a `Sleep`, or an `A
 # A waiting caller looks this often, and less and less often.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.010, 0.100
 _HEADER_END = b":"
+# While a function fails, an old result stands in for so many seconds, twice as many each time.
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
+# So many places of a function are remembered as failing.
+_FAILING_PLACES = 1024
 # redis-py has no class of its own for the second, and an older one not for the first.
 _FULL = ("Too many connections", "No connection available.")
-
-if sys.version_info >= (3, 14):
-    from annotationlib import Format
-
-    _UNRESOLVED: dict[str, Any] = {"annotation_format": Format.FORWARDREF}
-else:
-    _UNRESOLVED: dict[str, Any] = {}
 
 _faults = FaultLog(SYSTEM_CLOCK)
 _timeouts = HostTimeouts()
@@ -94,6 +93,10 @@ class ComputingTurn:
         self.computed = 0
         self.seen: CachedEntry | None = None
 
+    def lead(self, flight: CachedFlight) -> None:
+        """Take a flight, which this call lands."""
+        self.flight = flight
+
     def step(self) -> int:
         """Begin to ask or compute; see `CachedFlight.step`."""
         return 0 if self.flight is None else self.flight.step()
@@ -115,33 +118,6 @@ class ComputingTurn:
             self.token = None
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How a function's results are kept; see `VolatileHashes.cached`. Times are in seconds.
-
-    is_bare: the field holds the encoded result alone, without the cost of computing it, for readers
-    that know no cost; then `early` must be 0.
-    """
-
-    key: Named
-    field: Named | None
-    recruiter: Enlister | None
-    ttl: float
-    stale: float
-    early: float
-    wait: float
-    lease: float
-    hold: float
-    encode: Callable[[Any], str | bytes]
-    decode: Callable[[bytes], Any]
-    is_bare: bool = False
-
-
-def compact(value: Any) -> str:
-    """Return a value as JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
 class CachedResults(Generic[P, R]):
     """The part that both forms of a cached function share."""
 
@@ -154,7 +130,7 @@ class CachedResults(Generic[P, R]):
     def __init__(
         self, hashes: Any, function: Any, policy: Policy, subject: str | None = None
     ) -> None:
-        self._binds = type(function) if isinstance(function, _WRAPPERS) else None
+        self._binds = type(function) if isinstance(function, WRAPPERS) else None
         plain = getattr(function, "__func__", function)
         update_wrapper(cast("Any", self), plain)
         self._before: tuple[Any, ...] = ()
@@ -162,8 +138,10 @@ class CachedResults(Generic[P, R]):
         self._function = plain
         self._policy = policy
         self._recruiter = policy.recruiter
-        self._signature = _signature_for(plain, policy)
-        self._subject = subject or f"the cache of {_name_of(plain)}"
+        # How often in a row a place could not be computed anew.
+        self._failures: dict[tuple[str, str], int] = {}
+        self._signature = signature_for(plain, policy)
+        self._subject = subject or f"the cache of {name_of(plain)}"
 
     def __reduce__(self) -> Any:
         # By name, as functions are pickled; so a copy is this object itself.
@@ -223,6 +201,9 @@ class CachedResults(Generic[P, R]):
         try:
             if policy.is_bare:
                 return CachedEntry(policy.decode(bytes(value)), left, 0.0)
+            error = decode_error(bytes(value), policy)
+            if error is not None:
+                return CachedEntry(error, left + policy.stale, 0.0)
             cost, found, content = bytes(value).partition(_HEADER_END)
             if found and cost.isdigit():
                 return CachedEntry(policy.decode(content), left, int(cost) / 1000)
@@ -262,11 +243,10 @@ class CachedResults(Generic[P, R]):
         hashes, hold = self._hashes, self._policy.hold
         place = (flights.server_of(hashes.client), hashes.namespace, turn.key, turn.field)
         while True:
-            flight, came = flights.join(place, hold, blocks=self._blocks)
+            flight, came = flights.join(place, hold, turn.lead, blocks=self._blocks)
             if flight is None:
                 return entry
             if came is None:
-                turn.flight = flight
                 return None if is_away else (yield from self._leading(turn, flight, entry))
             if entry is not None:
                 # Another caller computes it. This one has an old value meanwhile.
@@ -381,7 +361,12 @@ class CachedResults(Generic[P, R]):
         """Store a result and give the lease back, in one step; without the lease store nothing."""
         ms = math.ceil(1000 * (self._policy.ttl + self._policy.stale))
         header = b"" if self._policy.is_bare else b"%d%s" % (round(1000 * cost), _HEADER_END)
-        data, before = header + content, turn.computed
+        self._failures.pop((turn.key, turn.field), None)
+        yield from self._keeping(turn, header + content, ms, cost)
+
+    def _keeping(self, turn: ComputingTurn, data: bytes, ms: int, cost: float) -> Requests[None]:
+        """Store what stands for a result, for some time."""
+        before = turn.computed
         try:
             if turn.token is None:
                 return
@@ -399,6 +384,40 @@ class CachedResults(Generic[P, R]):
             turn.token = None
         finally:
             turn.land(Landing(data, ms, before))
+
+    def _failed(
+        self, turn: ComputingTurn, error: Exception
+    ) -> tuple[CachedEntry | None, Requests[None] | None]:
+        """Return the old result that stands in for an exception, and what Redis is to be told."""
+        if _timeouts.include(error):
+            return None, None
+        if turn.seen is not None and not isinstance(turn.seen.value, KeptError):
+            said = f"{type(error).__name__}: {shown(error)}"
+            _faults.warn(
+                self._subject, f"an old result stands in, because computing failed: {said}"
+            )
+            return turn.seen, self._pausing(turn)
+        for kind, seconds in self._policy.errors:
+            if isinstance(error, kind):
+                data, ms = encode_error(kind, error), math.ceil(1000 * seconds)
+                return None, self._keeping(turn, data, ms, 0.0)
+        return None, None
+
+    def _pausing(self, turn: ComputingTurn) -> Requests[None]:
+        """Keep the lease for a while although nobody computes: others have the old result too."""
+        place = (turn.key, turn.field)
+        count = self._failures.pop(place, 0)
+        while len(self._failures) >= _FAILING_PLACES:
+            self._failures.pop(next(iter(self._failures)), None)
+        self._failures[place] = count + 1
+        if turn.token is None:
+            return
+        assert turn.seen is not None
+        pause = min(_LAST_PAUSE, _FIRST_PAUSE * 2.0 ** min(count, 10))
+        # No longer than there is an old result.
+        ms = max(1, round(1000 * min(pause, turn.seen.left + self._policy.stale)))
+        yield (UNLEASE, turn.key, "FIELDS", 1, turn.field, turn.token, ms)
+        turn.token = None
 
     def _giving_back(self, turn: ComputingTurn) -> Requests[None]:
         if turn.token is not None:
@@ -435,101 +454,3 @@ def is_pool_full(error: BaseException) -> bool:
     """Say whether a client's pool had no connection left, which says nothing about the server."""
     name = type(error).__name__
     return name == "MaxConnectionsError" or (name == "ConnectionError" and str(error) in _FULL)
-
-
-def _name_of(function: object) -> str:
-    name = getattr(function, "__qualname__", None)
-    return name if isinstance(name, str) else type(function).__name__
-
-
-def checked_policy(*, early: float, **options: Any) -> Policy:
-    """Return the settings, checked. Raises: ConfigurationError."""
-    if not isinstance(early, int | float) or not 0.0 <= early <= 100.0:
-        raise ConfigurationError(
-            f"early={early!r} is no factor: give 0 for never, or about 1 (0 <= early <= 100)"
-        )
-    for name, least in (
-        ("ttl", 0.001),
-        ("stale", 0.0),
-        ("wait", 0.0),
-        ("lease", 0.001),
-        ("hold", 0.0),
-    ):
-        options[name] = seconds_of(options[name], name, least)
-    for name in ("key", "field"):
-        given = options[name]
-        if not (isinstance(given, str) or callable(given) or (given is None and name == "field")):
-            raise ConfigurationError(
-                f"{name}={given!r} names nothing: give a template of the function's arguments"
-                ' ("item:{id}"), or a function of them'
-            )
-    recruiter = options["recruiter"]
-    enlists = callable(getattr(recruiter, "enlist", None)) and not isinstance(recruiter, type)
-    if not (recruiter is None or enlists):
-        raise ConfigurationError(f"recruiter={recruiter!r} enlists nobody: give a Recruiter")
-    return Policy(early=float(early), **options)
-
-
-def checked_function(function: object, policy: Policy, *, is_async: bool) -> Any:
-    """Return a function to decorate. Raises: ConfigurationError for one of the other kind."""
-    plain: Any = getattr(function, "__func__", function)
-    if not callable(plain) or isinstance(plain, type):
-        raise ConfigurationError(f"cached decorates a function, not {_name_of(plain)}")
-    name = _name_of(plain)
-    called = getattr(plain, "__call__", plain)  # noqa: B004 - an object's own, which may be async
-    for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
-        if kind(plain) or kind(called):
-            raise ConfigurationError(
-                f"{name} is a generator function, whose result can be used only once: let it return"
-                " a list"
-            )
-    if any(map(inspect.iscoroutinefunction, (plain, called))) is not is_async:
-        raise ConfigurationError(
-            f"{name} is no coroutine function, and AsyncVolatileHashes awaits it: decorate it by"
-            " VolatileHashes(...).cached"
-            if is_async
-            else f"{name} is a coroutine function, and VolatileHashes does not await it: decorate"
-            " it by AsyncVolatileHashes(...).cached"
-        )
-    if policy.field is None and not isinstance(getattr(plain, "__name__", None), str):
-        raise ConfigurationError(f"a {name} has no name of its own: give field=")
-    return function
-
-
-def _signature_for(function: Callable[..., Any], policy: Policy) -> inspect.Signature | None:
-    """Return the signature that templates need, None if there is none to be read and no need.
-
-    Raises: ConfigurationError for a template that names no argument.
-    """
-    try:
-        # Names of annotations may be unknown while the program runs.
-        signature = inspect.signature(function, **_UNRESOLVED)
-    except (TypeError, ValueError):
-        # As of many built-in functions.
-        signature = None
-    known = [] if signature is None else list(signature.parameters)
-    for option, template in (("key", policy.key), ("field", policy.field)):
-        if not isinstance(template, str):
-            continue
-        try:
-            used = _used_in(template)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"{option}={template!r} is no template: {error}; write {{{{ and }}}} for braces"
-            ) from None
-        for name in used:
-            if name not in known:
-                raise ConfigurationError(
-                    f"{option}={template!r} names {name!r}, which is no argument of"
-                    f" {_name_of(function)}; its arguments are: {', '.join(known) or 'none'}"
-                )
-    return signature
-
-
-def _used_in(template: str) -> list[str]:
-    """Return the names of the arguments in a template. Raises: ValueError."""
-    used = []
-    for _, name, form, _ in Formatter().parse(template):
-        if name is not None:
-            used += [re.split(r"[.\[]", name, maxsplit=1)[0], *_used_in(form or "")]
-    return used

@@ -8,7 +8,7 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from workstealing.clock import Duration
@@ -16,16 +16,19 @@ from workstealing.recruiting.deferral import Enlister, defer
 from workstealing.store.aside import PATIENCE_SECONDS, finish
 from workstealing.store.grants import run_aside
 from workstealing.store.operations import AS_BYTES, Sleep, Steps, drive_by, drive_by_async
+from workstealing.structures.volatile_hashes.cached_policy import (
+    KeptError,
+    Named,
+    Policy,
+    checked_function,
+    checked_policy,
+    compact,
+)
 from workstealing.structures.volatile_hashes.cached_results import (
     CachedEntry,
     CachedResults,
     ComputingTurn,
-    Named,
-    Policy,
     Requests,
-    checked_function,
-    checked_policy,
-    compact,
 )
 from workstealing.structures.volatile_hashes.flights import Awaited
 
@@ -56,11 +59,22 @@ class CachedFunction(CachedResults[P, R]):
             if entry is not None:
                 if not defer(self._enlister(), None, self):
                     self._enlister().enlist()
+                if isinstance(entry.value, KeptError):
+                    raise entry.value.made()
                 kept: R = entry.value
                 return kept
             began = time.monotonic()
             turn.compute(self._policy.hold)
-            value: R = self._function(*self._before, *args, **kwargs)
+            try:
+                value: R = self._function(*self._before, *args, **kwargs)
+            except Exception as error:
+                old, requests = self._failed(turn, error)
+                if requests is not None:
+                    self._quietly(turn, requests)
+                if old is None:
+                    raise
+                instead: R = old.value
+                return instead
             self._keep(turn, value, time.monotonic() - began)
             return value
         finally:
@@ -209,11 +223,22 @@ class AsyncCachedFunction(CachedResults[P, R]):
             entry = await self._look(turn, args, kwargs)
             if entry is not None:
                 self._enlist()
+                if isinstance(entry.value, KeptError):
+                    raise entry.value.made()
                 kept: R = entry.value
                 return kept
             began = time.monotonic()
             turn.compute(self._policy.hold)
-            value: R = await self._function(*self._before, *args, **kwargs)
+            try:
+                value: R = await self._function(*self._before, *args, **kwargs)
+            except Exception as error:
+                old, requests = self._failed(turn, error)
+                if requests is not None:
+                    await self._quietly(turn, requests)
+                if old is None:
+                    raise
+                instead: R = old.value
+                return instead
             await self._keep(turn, value, time.monotonic() - began)
             return value
         except BaseException as raised:
@@ -333,6 +358,7 @@ class BlockingCaching:
         field: Named | None = None,
         stale: Duration = 0.0,
         early: float = 0.0,
+        errors: Mapping[type[Exception], Duration] | None = None,
         wait: Duration = 2.0,
         lease: Duration = 30.0,
         hold: Duration = 60.0,
@@ -351,16 +377,18 @@ class BlockingCaching:
         Arguments: ttl, for how long a result is fresh; key and field, the names of the hash and its
         field: templates of the function's arguments (`"item:{id}"`), or functions of the same
         arguments; field: by default the function's name; stale, for how long an old result is given
-        to others while one caller computes the next; early, 0 for never, or 1 to compute anew by a
-        chance that rises as the deadline nears and with the cost of computing (XFetch: Vattani,
-        Chierichetti, Lowenstein, VLDB 2015; above 1: earlier); wait, after which callers that wait
-        in the computer's own process extend its lease; lease, for how long a caller may compute
-        alone, and how long one that was killed holds up others; hold, for how long a lease is
-        extended, and a caller without a result waits, at most; encode, which makes str or bytes of
-        a result (by default JSON), and decode, its inverse for bytes; recruiter, by default
+        to others while one caller computes the next, and to all while the function raises; early, 0
+        for never, or 1 to compute anew by a chance that rises as the deadline nears and with the
+        cost of computing (XFetch: Vattani, Chierichetti, Lowenstein, VLDB 2015; above 1: earlier);
+        wait, after which callers that wait in the computer's own process extend its lease; lease,
+        for how long a caller may compute alone, and how long one that was killed holds up others;
+        hold, for how long a lease is extended, and a caller without a result waits, at most;
+        errors, for how long each class of exceptions is kept, and raised to all (`{LookupError:
+        5}`), where no old result stands in; encode, which makes str or bytes of a result (by
+        default JSON), and decode, its inverse for bytes; recruiter, by default
         `workstealing.default_recruiter`.
-        Durations are seconds or a timedelta. An exception of the function is raised and not kept;
-        None is kept like any other result.
+        Durations are seconds or a timedelta. Any other exception of the function is raised and not
+        kept; None is kept like any other result.
 
         Returns: a decorator. The decorated function also has `refresh(*args)`, which computes now,
         `invalidate(*args)`, which forgets, and `place(*args)`, the names of hash and field.
@@ -374,6 +402,7 @@ class BlockingCaching:
             ttl=ttl,
             stale=stale,
             early=early,
+            errors=errors,
             wait=wait,
             lease=lease,
             hold=hold,
@@ -399,6 +428,7 @@ class AsyncCaching:
         field: Named | None = None,
         stale: Duration = 0.0,
         early: float = 0.0,
+        errors: Mapping[type[Exception], Duration] | None = None,
         wait: Duration = 2.0,
         lease: Duration = 30.0,
         hold: Duration = 60.0,
@@ -418,6 +448,7 @@ class AsyncCaching:
             ttl=ttl,
             stale=stale,
             early=early,
+            errors=errors,
             wait=wait,
             lease=lease,
             hold=hold,

@@ -168,28 +168,35 @@ def server_of(client: Any) -> Hashable:
     options = getattr(pool, "connection_kwargs", {})
     kind = getattr(pool, "connection_class", None)
     names = ("path",) if "path" in options else ("host", "port")
-    if all(name in options for name in names) and kind.__module__.startswith("redis."):
+    if all(name in options for name in names) and getattr(kind, "__module__", "").startswith(
+        "redis."
+    ):
         return (*[options[name] for name in names], options.get("db"))
     # A cluster's client, a fleet, a sentinel's, one for tests.
     return id(client)
 
 
-def join(place: Place, hold: float, *, blocks: bool) -> tuple[CachedFlight | None, int | None]:
+def join(
+    place: Place, hold: float, lead: Callable[[CachedFlight], None], *, blocks: bool
+) -> tuple[CachedFlight | None, int | None]:
     """Return the flight of a place, and its step now; None: this caller leads it from now on.
 
     Arguments: hold: for how many seconds others wait for one that computes: then it is given up,
-    and the caller leads the next one; blocks: whether the caller would hold up its whole thread by
-    waiting. Returns no flight if the caller would wait for itself: the function calls itself, or
-    two functions each other.
+    and the caller leads the next one; lead: is told of the caller's own flight before others are,
+    so that it is landed whatever interrupts this call; blocks: whether the caller would hold up its
+    whole thread by waiting. Returns no flight if the caller would wait for itself: the function
+    calls itself, or two functions each other.
     """
     caller = running()
     with _lock:
         flight = _flights.get(place)
-        if flight is not None and _waits_for(caller, flight, blocks):
-            return None, None
         if flight is None or time.monotonic() >= flight.given_up_at:
-            flight = _flights[place] = CachedFlight(place, caller, hold)
+            flight = CachedFlight(place, caller, hold)
+            lead(flight)
+            _flights[place] = flight
             return flight, None
+        if _waits_for(caller, flight, blocks):
+            return None, None
         return flight, flight.steps
 
 
