@@ -108,6 +108,11 @@ ATTACKS = (
         ),
     ),
     Attack(
+        "cached",
+        ("a history of callers",),
+        ("tests/structures/volatile_hashes/test_cached_histories.py",),
+    ),
+    Attack(
         "nonsense", ("nonsense in a place",), ("tests/structures/test_nonsense.py",), "anywhere"
     ),
 )

@@ -188,6 +188,31 @@ def test_one_caller_computes_what_many_want(django_cache: Cache) -> None:
     assert len(calls) < 5
 
 
+@pytest.mark.parametrize("how", ["set", "add", "delete", "clear"])
+def test_a_value_under_way_overwrites_no_later_one(entries: CacheEntries, how: str) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def compute() -> str:
+        begun.set()
+        assert go_on.wait(120)
+        return "old"
+
+    thread = threading.Thread(target=lambda: entries.computed("k", compute, 600))
+    thread.start()
+    assert begun.wait(120)
+    if how == "set":
+        entries.set_many({"k": "new"}, 600)
+    elif how == "add":
+        assert entries.add("k", "new", 600)
+    elif how == "delete":
+        entries.delete_many(["k"])
+    else:
+        entries.clear()
+    go_on.set()
+    thread.join()
+    assert entries.get_many(["k"]) == ({"k": "new"} if how in ("set", "add") else {})
+
+
 def test_djangos_timeouts(django_cache: Cache, entries: CacheEntries) -> None:
     cache = django_cache
     cache.set("default", 1)

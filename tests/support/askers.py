@@ -23,6 +23,7 @@ if __name__ == "__main__":
 
 import redis
 
+from support.computing import leased_fields
 from workstealing.errors import Aborted
 from workstealing.store.operations import drive
 from workstealing.structures import (
@@ -169,7 +170,7 @@ def of_volatile_hashes(client: Any, direct: Any) -> Asker:
         page()
 
     def is_free() -> bool:
-        is_right = not kept.exists("page:computing")
+        is_right = not leased_fields(kept, "page")
         if is_right:
             direct.delete("page")
         return is_right

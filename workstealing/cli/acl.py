@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from workstealing.cli.apps import add_app_option, load_app, named_app
@@ -111,8 +111,7 @@ def run(options: argparse.Namespace) -> int:
         note("the line allows all keys: give --keys PATTERN for those of your own")
     for each in parts:
         access: Access = each.pop("access")
-        own = [*users, *_beside(users)] if each["kind"] == "volatile hashes" else users
-        each["keys"] = access.patterns(each["name"], each.pop("namespace"), own)
+        each["keys"] = access.patterns(each["name"], each.pop("namespace"), users)
         is_native = each.pop("is_native") or options.native
         allowed = access.allowed(native=is_native, cluster=is_cluster)
         each["commands"] = sorted(allowed)
@@ -127,13 +126,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         say(line)
     return 0
-
-
-def _beside(users: Iterable[str]) -> list[str]:
-    """Return the patterns of the keys that `cached` writes beside the users' hashes."""
-    from workstealing.structures.volatile_hashes.cached_results import leases_beside
-
-    return [leases_beside(each) for each in users if not each.endswith("*")]
 
 
 def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:

@@ -26,17 +26,22 @@ from workstealing.recruiting.recruiter import default_recruiter
 from workstealing.store.fleet import Fleet
 from workstealing.store.twin import is_cluster
 from workstealing.structures.volatile_hashes import VolatileHashes
-from workstealing.structures.volatile_hashes.cached_results import Policy
+from workstealing.structures.volatile_hashes.cached_policy import Policy
 from workstealing.structures.volatile_hashes.caching import CachedFunction
-from workstealing.structures.volatile_hashes.commands import COUNT_EXISTING, MOVE_FIELD
+from workstealing.structures.volatile_hashes.commands import (
+    COUNT_EXISTING,
+    FORGET,
+    MOVE_FIELD,
+    STORE,
+)
 
 T = TypeVar("T")
 
 # A clear sends this many names in one round trip.
 _NAMES_AT_ONCE = 128
 _SECONDS = 1.0
-# How long a caller waits for another's value, and how long that one may compute alone.
-_WAIT_SECONDS, _LEASE_SECONDS = 2.0, 30.0
+# How long one may compute alone, when others extend that, and how long they wait at most.
+_LEASE_SECONDS, _WAIT_SECONDS, _HOLD_SECONDS = 30.0, 2.0, 60.0
 _SIGNED_64 = range(-(2**63), 2**63)
 _IMPORT_PATH = '"package.module:name"'
 # The kinds of values that each setting takes, for the error.
@@ -256,7 +261,7 @@ class CacheEntries:
     def computed(self, key: str, compute: Callable[[], Any], timeout: float | None) -> Any:
         """Return a key's value; if there is none, let one caller compute it while others wait.
 
-        They wait for two seconds at most, and then compute it too. See `VolatileHashes.cached`,
+        They wait for a minute at most; then the next one computes it. See `VolatileHashes.cached`,
         which this is. Raises: the errors of compute. A hit costs one round trip, a miss four.
         """
         px = _ms(timeout)
@@ -272,6 +277,7 @@ class CacheEntries:
             early=0.0,
             wait=_WAIT_SECONDS,
             lease=_LEASE_SECONDS,
+            hold=_HOLD_SECONDS,
             encode=encode,
             decode=decode,
             is_bare=True,
@@ -310,9 +316,8 @@ class CacheEntries:
 
         def write() -> bool:
             with self.hashes.pipeline(transaction=False) as pipeline:
-                for name, keys in self._by_hash(encoded).items():
-                    mapping: Any = {_field(key): encoded[key] for key in keys}
-                    pipeline.hsetex(name, mapping=mapping, px=px)
+                for key, data in encoded.items():
+                    pipeline.execute_command(*self._storing(key, data, px))
                 pipeline.execute()
             return True
 
@@ -326,14 +331,15 @@ class CacheEntries:
         return self._add(key, encode(value), _ms(timeout))
 
     def _add(self, key: str, encoded: bytes, px: int | None) -> bool:
-        from workstealing.store.redis_versions import HashDataPersistOptions
-
         if px == 0:
             # The entry ends at once: only the answer is left.
             return not self.has(key)
-        place, named = self.place(key), _field(key)
-        if_none = HashDataPersistOptions.FNX
-        return bool(self.hashes.hsetex(place, named, encoded, px=px, data_persist_option=if_none))
+        return bool(self.hashes.execute_command(*self._storing(key, encoded, px, "FNX")))
+
+    def _storing(self, key: str, data: bytes, px: int | None, when: str = "") -> tuple[Any, ...]:
+        """Return the command that writes an entry, and lets no computer overwrite it."""
+        place = (STORE, self.place(key), "FIELDS", 1, _field(key))
+        return (*place, "", "" if px is None else px, when, data)
 
     def touch(self, key: str, timeout: float | None) -> bool:
         """Give an entry a new deadline; return whether there is one. One round trip."""
@@ -408,7 +414,8 @@ class CacheEntries:
             return 0
         with self.hashes.pipeline(transaction=False) as pipeline:
             for name, each in by_hash.items():
-                pipeline.hdel(name, *map(_field, each))
+                fields = [_field(key) for key in each]
+                pipeline.execute_command(FORGET, name, "FIELDS", len(fields), *fields)
             return sum(pipeline.execute())
 
     def clear(self) -> None:

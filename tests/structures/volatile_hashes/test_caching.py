@@ -19,6 +19,7 @@ from redis.retry import Retry
 
 from support.at_once import at_once
 from support.children import ended_well, in_child
+from support.computing import leased_fields
 from support.processes import free_port
 from support.servers import AnyServer, RedisServer
 from workstealing import Fleet, Recruiter
@@ -26,6 +27,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.recruiting.deferral import Deferral, current
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes import cached_results
+from workstealing.structures.volatile_hashes.commands import LEASE
 
 LONG = {"ttl": 600.0, "wait": 60.0, "lease": 600.0}
 
@@ -65,7 +67,7 @@ def test_a_miss_computes_and_a_hit_enlists(any_server: AnyServer, recruiter: Rec
     assert sorted(hashes.hkeys("item:17")) == [b"price in EUR", b"price in USD"]
     assert 0 < hashes.httl("item:17", "price in EUR")[0] <= 600
     # The lease has been given back.
-    assert hashes.exists("item:17:computing") == 0
+    assert not leased_fields(hashes, "item:17")
     assert price.invalidate(17) is True
     assert price.invalidate(17) is False
     assert price(17) == {"cents": 1700}
@@ -171,15 +173,19 @@ def test_while_one_computes_the_others_have_the_old_value(redis7: RedisServer) -
     assert page() == "new"
 
 
+def of_a_killed_one(ms: int) -> tuple[Any, ...]:
+    return "FIELDS", 1, "text", "killed", ms, ms, -1, ""
+
+
 def test_a_computer_that_was_killed_holds_nobody_up_for_long(redis7: RedisServer) -> None:
     hashes = hashes_on(redis7)
-    hashes.hsetex("page:computing", "text", "killed", ex=600)
-    impatient = hashes.cached(ttl=600, key="page", field="text", wait=0.05)(lambda: "mine")
+    hashes.execute_command(LEASE, "page", *of_a_killed_one(600_000))
+    impatient = hashes.cached(ttl=600, key="page", field="text", hold=0.05)(lambda: "mine")
     assert impatient() == "mine"
     assert impatient() == "mine"
     # Another caller's lease is not given back.
-    assert hashes.hexists("page:computing", "text")
-    hashes.hsetex("list:computing", "text", "killed", px=50)
+    assert leased_fields(hashes, "page") == [b"text"]
+    hashes.execute_command(LEASE, "list", *of_a_killed_one(50))
     patient = hashes.cached(**LONG, key="list", field="text")(lambda: "after the lease")
     assert patient() == "after the lease"
 
@@ -249,7 +255,7 @@ def test_a_value_that_was_stored_before_the_lease_is_not_computed_again(
 
     monkeypatch.setattr(cached_results.CachedResults, "_leasing", late)
     assert hashes.cached(**LONG, key="page", field="text")(lambda: "mine")() == "theirs"
-    assert not hashes.exists("page:computing")
+    assert not leased_fields(hashes, "page")
 
 
 @pytest.mark.parametrize("content", [b"plain", b":x", b"12", b"abc:1", b""])
@@ -285,7 +291,7 @@ def test_a_result_that_cannot_be_kept_is_returned(redis7: RedisServer) -> None:
     hashes = hashes_on(redis7)
     page = hashes.cached(**LONG, key="page", field="text")(lambda: b"bytes are no JSON")
     assert page() == page() == b"bytes are no JSON"
-    assert not hashes.exists("page:computing")
+    assert not leased_fields(hashes, "page")
     raw = hashes.cached(**LONG, key="raw", field="text", encode=bytes, decode=bytes)
     assert raw(lambda: b"\xff: kept")() == b"\xff: kept"
     assert raw(lambda: b"not computed")() == b"\xff: kept"
@@ -385,3 +391,168 @@ def test_wrong_arguments_are_refused(redis7: RedisServer) -> None:
     ):
         with pytest.raises(ConfigurationError):
             hashes.cached(**{"key": "x", "ttl": 1, **options})
+
+
+class TestFences:
+    """A computer whose lease was voided, or taken over, stores nothing."""
+
+    def slow(self, hashes: Any) -> tuple[Any, list[str], threading.Event, threading.Thread]:
+        """Return a function that has read an old value, and computes until it is told to go on."""
+        source, begun, go_on = ["old"], threading.Event(), threading.Event()
+
+        @hashes.cached(**LONG, key="row")
+        def row() -> str:
+            read = source[0]
+            if not begun.is_set():
+                begun.set()
+                assert go_on.wait(120)
+            return read
+
+        thread = threading.Thread(target=row)
+        thread.start()
+        assert begun.wait(120)
+        source[0] = "new"
+        return row, source, go_on, thread
+
+    @pytest.mark.contract
+    def test_refresh_takes_the_lease_over(self, any_server: AnyServer) -> None:
+        row, _, go_on, thread = self.slow(hashes_on(any_server))
+        assert row.refresh() == "new"
+        go_on.set()
+        thread.join()
+        assert row() == "new"
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("how", ["invalidate", "delete"])
+    def test_what_is_forgotten_meanwhile_is_not_stored(
+        self, any_server: AnyServer, how: str
+    ) -> None:
+        hashes = hashes_on(any_server)
+        row, source, go_on, thread = self.slow(hashes)
+        row.invalidate() if how == "invalidate" else hashes.delete("row")
+        go_on.set()
+        thread.join()
+        assert hashes.hget("row", "row") is None
+        source[0] = "newest"
+        assert row() == "newest"
+
+    @pytest.mark.parametrize("how", ["refresh", "invalidate", "delete"])
+    @pytest.mark.parametrize(
+        ("before", "now"),
+        [("emulated", "migrating"), ("native", "leaving"), ("native", "returning")],
+    )
+    def test_while_the_namespace_moves(
+        self, redis8: RedisServer, before: str, now: str, how: str
+    ) -> None:
+        client = redis8.client()
+        old = hashes_on(redis8, backend=before)
+        # The field stands there, so it is handed over.
+        old.hsetex("row", "other", 1, ex=600)
+        row, source, go_on, thread = self.slow(old)
+        client.hset(old.names.layout, "backend", now)
+        hashes = hashes_on(redis8)
+        again = hashes.cached(**LONG, key="row", field="row")(lambda: source[0])
+        if how == "refresh":
+            assert again.refresh() == "new"
+        else:
+            again.invalidate() if how == "invalidate" else hashes.delete("row")
+        go_on.set()
+        thread.join()
+        source[0] = "newest"
+        assert again() == ("new" if how == "refresh" else "newest")
+        assert hashes.httl("row", "row")[0] > 500
+        assert hashes.exists("row")
+        assert row() == again()
+        assert not leased_fields(hashes, "row")
+
+
+class TestFailingSources:
+    """An old result stands in for an exception, and exceptions can be kept."""
+
+    def test_an_old_result_stands_in(
+        self,
+        redis7: RedisServer,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(cached_results, "_FIRST_PAUSE", 30.0)
+        fresh, later = hashes_on(redis7), hashes_on(redis7, clock_shift_ms=30_000)
+        settings: dict[str, Any] = {"ttl": 20, "stale": 600, "key": "page", "field": "text"}
+        fresh.cached(**settings)(lambda: "old")()
+        calls: list[int] = []
+
+        def failing_page() -> str:
+            calls.append(1)
+            raise ValueError("no database")
+
+        page = later.cached(**settings)(failing_page)
+        with caplog.at_level(logging.WARNING, "workstealing"):
+            assert [page() for _ in range(20)] == ["old"] * 20
+        # Nobody tries again before the pause is over.
+        assert calls == [1]
+        (line,) = [each for each in caplog.messages if "failing_page" in each]
+        assert "an old result stands in, because computing failed: ValueError: no database" in line
+        assert leased_fields(later, "page") == [b"text"]
+        much_later = hashes_on(redis7, clock_shift_ms=30_000 + 31_000)
+        assert much_later.cached(**settings)(lambda: "new")() == "new"
+
+    def test_the_pause_grows(self, redis7: RedisServer) -> None:
+        page = hashes_on(redis7).cached(ttl=20, stale=600, key="page")(max)
+        pauses = []
+        for _ in range(9):
+            turn = cached_results.ComputingTurn(("page", "max"))
+            turn.token, turn.seen = "nonce", cached_results.CachedEntry("old", -30.0, 0.0)
+            ((*_, ms),) = page._pausing(turn)
+            pauses.append(ms)
+        assert pauses == [1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000]
+        turn.token, turn.seen = "nonce", cached_results.CachedEntry("old", -598.0, 0.0)
+        ((*_, ms),) = page._pausing(turn)
+        assert ms == 2000
+        list(page._storing(turn, b"1", 0.0))
+        assert page._failures == {}
+
+    def test_declared_exceptions_are_kept(self, redis7: RedisServer) -> None:
+        hashes, calls = hashes_on(redis7), []
+
+        @hashes.cached(**LONG, key="item:{item}", errors={LookupError: 600, OSError: 600})
+        def price(item: int) -> int:
+            calls.append(item)
+            if item == 1:
+                raise KeyError("no item", item)
+            if item == 2:
+                raise OSError(object())
+            raise ValueError(item)
+
+        for _ in range(3):
+            with pytest.raises(LookupError, match="no item"):
+                price(1)
+            with pytest.raises(OSError, match="object object"):
+                price(2)
+            with pytest.raises(ValueError, match="3"):
+                price(3)
+        assert calls == [1, 2, 3, 3, 3]
+        assert not leased_fields(hashes, "item:1")
+        # Another release of the program may no longer know it.
+        other = hashes.cached(**LONG, key="item:{item}", field="price")(lambda item: item)
+        assert other(1) == 1
+
+    async def test_of_coroutines(self, redis7: RedisServer) -> None:
+        hashes = AsyncVolatileHashes(redis.asyncio.Redis(port=redis7.port), namespace="cached")
+        calls: list[int] = []
+
+        @hashes.cached(**LONG, key="page", errors={LookupError: 600})
+        async def page() -> int:
+            calls.append(1)
+            await asyncio.sleep(0.05)
+            raise LookupError("none")
+
+        answers = await asyncio.gather(*[page() for _ in range(10)], return_exceptions=True)
+        assert [type(each) for each in answers] == [LookupError] * 10
+        assert len({id(each) for each in answers}) == 10
+        assert calls == [1]
+        await hashes.client.aclose()
+
+    @pytest.mark.parametrize("wrong", [LookupError, {"LookupError": 5}, {KeyboardInterrupt: 5}])
+    def test_wrong_declarations_are_refused(self, redis7: RedisServer, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match="declares no exceptions: give a dict"):
+            hashes_on(redis7).cached(ttl=1, key="x", errors=wrong)

@@ -8,7 +8,7 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from workstealing.clock import Duration
@@ -16,18 +16,21 @@ from workstealing.recruiting.deferral import Enlister, defer
 from workstealing.store.aside import PATIENCE_SECONDS, finish
 from workstealing.store.grants import run_aside
 from workstealing.store.operations import AS_BYTES, Sleep, Steps, drive_by, drive_by_async
+from workstealing.structures.volatile_hashes.cached_policy import (
+    KeptError,
+    Named,
+    Policy,
+    checked_function,
+    checked_policy,
+    compact,
+)
 from workstealing.structures.volatile_hashes.cached_results import (
     CachedEntry,
     CachedResults,
     ComputingTurn,
-    Named,
-    Policy,
     Requests,
-    checked_function,
-    checked_policy,
-    compact,
-    computing,
 )
+from workstealing.structures.volatile_hashes.flights import Awaited
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -56,58 +59,76 @@ class CachedFunction(CachedResults[P, R]):
             if entry is not None:
                 if not defer(self._enlister(), None, self):
                     self._enlister().enlist()
+                if isinstance(entry.value, KeptError):
+                    raise entry.value.made()
                 kept: R = entry.value
                 return kept
-            began, others = time.monotonic(), computing.get()
-            computing.set(others | {self._mark(turn)})
+            began = time.monotonic()
+            turn.compute(self._policy.hold)
             try:
                 value: R = self._function(*self._before, *args, **kwargs)
-            finally:
-                computing.set(others)
-            if turn.keeps:
-                self._keep(turn, value, time.monotonic() - began)
+            except Exception as error:
+                old, requests = self._failed(turn, error)
+                if requests is not None:
+                    self._quietly(turn, requests)
+                if old is None:
+                    raise
+                instead: R = old.value
+                return instead
+            self._keep(turn, value, time.monotonic() - began)
             return value
         finally:
             # After an exception of whatever kind, too: others need not wait for nobody.
-            if turn.token is not None:
-                try:
-                    if not turn.is_cut:
-                        self._quietly(turn, self._giving_back(turn))
-                except BaseException as error:
-                    turn.fail(error)
-                    raise
-                finally:
-                    # That, too, may have been interrupted.
-                    if turn.token is not None and turn.is_cut:
-                        self._give_back_aside(turn)
+            try:
+                self._give_back(turn)
+            finally:
+                turn.land()
+
+    def _give_back(self, turn: ComputingTurn) -> None:
+        """Give back the lease that a call may still have."""
+        if turn.token is None:
+            return
+        try:
+            if not turn.is_cut:
+                self._quietly(turn, self._giving_back(turn))
+        except BaseException as error:
+            turn.fail(error)
+            raise
+        finally:
+            # That, too, may have been interrupted.
+            if turn.token is not None and turn.is_cut:
+                self._give_back_aside(turn)
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Compute the result now, whatever is kept, and keep it. One round trip.
+        """Compute the result now, whatever is kept, and keep it. Two round trips.
 
-        Raises: the function's own errors; errors of redis-py.
+        Calls that compute it at this moment keep nothing: theirs may be older. This one keeps
+        nothing either if another refresh() or invalidate() comes meanwhile, or if it takes longer
+        than the lease. Raises: the function's own errors; errors of redis-py.
         """
         turn = ComputingTurn(self.place(*args, **kwargs))
-        began = time.monotonic()
-        value: R = self._function(*self._before, *args, **kwargs)
-        cost = time.monotonic() - began
-        drive_by(self._send, self._storing(turn, self._encoded(value), cost))
-        return value
+        try:
+            self._strictly(turn, self._taking_over(turn))
+            began = time.monotonic()
+            value: R = self._function(*self._before, *args, **kwargs)
+            cost = time.monotonic() - began
+            self._strictly(turn, self._storing(turn, self._encoded(value), cost))
+            return value
+        finally:
+            self._give_back(turn)
 
     def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Forget the result of these arguments; say whether there was one. One round trip.
 
-        A call that computes it at this moment keeps its result all the same. Raises: errors of
-        redis-py.
+        Calls that compute it at this moment keep nothing. Raises: errors of redis-py.
         """
-        key, field = self.place(*args, **kwargs)
-        return bool(self._hashes.hdel(key, field))
+        return drive_by(self._send, self._forgetting(*self.place(*args, **kwargs)))
 
     def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
         try:
             turn.key, turn.field = self.place(*args, **kwargs)
             entry: CachedEntry | None = drive_by(self._send, self._looking(turn))
         except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
-            turn.keeps = False
             turn.fail(error)
             self._fault(error)
             return None
@@ -150,10 +171,19 @@ class CachedFunction(CachedResults[P, R]):
             turn.fail(error)
             raise
 
+    def _strictly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
+        try:
+            drive_by(self._send, requests)
+        except BaseException as error:
+            turn.fail(error)
+            raise
+
     def _send(self, request: Any) -> Any:
         if isinstance(request, Sleep):
             time.sleep(request.seconds)
             return None
+        if isinstance(request, Awaited):
+            return request.flight.wait(request.seconds)
         if isinstance(request, tuple):
             return self._hashes.execute_command(*request, **AS_BYTES)
         with self._hashes.pipeline(transaction=False) as queue:
@@ -164,6 +194,8 @@ class CachedFunction(CachedResults[P, R]):
 
 class AsyncCachedFunction(CachedResults[P, R]):
     """A coroutine function whose results are kept in a hash; see `VolatileHashes.cached`."""
+
+    _blocks = False
 
     def __init__(self, hashes: Any, function: Any, policy: Policy) -> None:
         super().__init__(hashes, function, policy)
@@ -191,16 +223,46 @@ class AsyncCachedFunction(CachedResults[P, R]):
             entry = await self._look(turn, args, kwargs)
             if entry is not None:
                 self._enlist()
+                if isinstance(entry.value, KeptError):
+                    raise entry.value.made()
                 kept: R = entry.value
                 return kept
-            began, others = time.monotonic(), computing.get()
-            computing.set(others | {self._mark(turn)})
+            began = time.monotonic()
+            turn.compute(self._policy.hold)
             try:
                 value: R = await self._function(*self._before, *args, **kwargs)
+            except Exception as error:
+                old, requests = self._failed(turn, error)
+                if requests is not None:
+                    await self._quietly(turn, requests)
+                if old is None:
+                    raise
+                instead: R = old.value
+                return instead
+            await self._keep(turn, value, time.monotonic() - began)
+            return value
+        except BaseException as raised:
+            interruption = raised
+            raise
+        finally:
+            try:
+                if turn.token is not None:
+                    await self._give_back(turn, interruption)
             finally:
-                computing.set(others)
-            if turn.keeps:
-                await self._keep(turn, value, time.monotonic() - began)
+                turn.land()
+                # It holds this frame, which must not hold it.
+                interruption = None
+
+    async def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Compute the result now, whatever is kept, and keep it; see `CachedFunction.refresh`."""
+        turn = ComputingTurn(self.place(*args, **kwargs))
+        interruption: BaseException | None = None
+        try:
+            await self._strictly(turn, self._taking_over(turn))
+            began = time.monotonic()
+            value: R = await self._function(*self._before, *args, **kwargs)
+            cost = time.monotonic() - began
+            await self._strictly(turn, self._storing(turn, self._encoded(value), cost))
             return value
         except BaseException as raised:
             interruption = raised
@@ -208,29 +270,18 @@ class AsyncCachedFunction(CachedResults[P, R]):
         finally:
             if turn.token is not None:
                 await self._give_back(turn, interruption)
-            # It holds this frame, which must not hold it.
             interruption = None
-
-    async def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Compute the result now, whatever is kept, and keep it; see `CachedFunction.refresh`."""
-        turn = ComputingTurn(self.place(*args, **kwargs))
-        began = time.monotonic()
-        value: R = await self._function(*self._before, *args, **kwargs)
-        cost = time.monotonic() - began
-        await drive_by_async(self._send, self._storing(turn, self._encoded(value), cost))
-        return value
 
     async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Forget the result of these arguments; see `CachedFunction.invalidate`."""
-        key, field = self.place(*args, **kwargs)
-        return bool(await self._hashes.hdel(key, field))
+        forgetting = self._forgetting(*self.place(*args, **kwargs))
+        return await drive_by_async(self._send, forgetting)
 
     async def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
         try:
             turn.key, turn.field = self.place(*args, **kwargs)
             entry: CachedEntry | None = await drive_by_async(self._send, self._looking(turn))
         except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
-            turn.keeps = False
             turn.fail(error)
             self._fault(error)
             return None
@@ -263,15 +314,20 @@ class AsyncCachedFunction(CachedResults[P, R]):
         except Exception as error:  # noqa: BLE001 - as in `_look`
             turn.fail(error)
             self._fault(error)
-        except BaseException:
-            # Nobody knows whether it was done.
-            turn.is_sure = False
+
+    async def _strictly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
+        try:
+            await drive_by_async(self._send, requests)
+        except BaseException as error:
+            turn.fail(error)
             raise
 
     async def _send(self, request: Any) -> Any:
         if isinstance(request, Sleep):
             await asyncio.sleep(request.seconds)
             return None
+        if isinstance(request, Awaited):
+            return await request.flight.wait_async(request.seconds)
         if isinstance(request, tuple):
             return await self._hashes.execute_command(*request, **AS_BYTES)
         async with self._hashes.pipeline(transaction=False) as queue:
@@ -302,8 +358,10 @@ class BlockingCaching:
         field: Named | None = None,
         stale: Duration = 0.0,
         early: float = 0.0,
+        errors: Mapping[type[Exception], Duration] | None = None,
         wait: Duration = 2.0,
         lease: Duration = 30.0,
+        hold: Duration = 60.0,
         encode: Callable[[Any], str | bytes] = compact,
         decode: Callable[[bytes], Any] = json.loads,
         recruiter: Enlister | None = None,
@@ -311,21 +369,26 @@ class BlockingCaching:
         """Keep a function's results in fields of hashes: `@hashes.cached(ttl=60, key="item:{id}")`.
 
         A call returns the kept result, and enlists: it has finished early. On a miss one caller
-        computes it, whose lease on the field keeps the others waiting for a bounded time. A fault
+        computes it, and the others wait: within a process for each other, and between processes by
+        a lease on the field. No result is kept whose lease has ended or was voided. A fault
         of Redis is logged once a minute, and the function is called: it is never the caller's. How
         long it may hold up the caller is up to the time-outs of your client.
 
         Arguments: ttl, for how long a result is fresh; key and field, the names of the hash and its
         field: templates of the function's arguments (`"item:{id}"`), or functions of the same
         arguments; field: by default the function's name; stale, for how long an old result is given
-        to others while one caller computes the next; early, 0 for never, or 1 to compute anew by a
-        chance that rises as the deadline nears and with the cost of computing (XFetch: Vattani,
-        Chierichetti, Lowenstein, VLDB 2015; above 1: earlier); wait, for how long a caller without
-        a result waits for another's, and then computes it too; lease, for how long a caller may
-        compute alone; encode, which makes str or bytes of a result (by default JSON), and decode,
-        its inverse for bytes; recruiter, by default `workstealing.default_recruiter`.
-        Durations are seconds or a timedelta. An exception of the function is raised and not kept;
-        None is kept like any other result.
+        to others while one caller computes the next, and to all while the function raises; early, 0
+        for never, or 1 to compute anew by a chance that rises as the deadline nears and with the
+        cost of computing (XFetch: Vattani, Chierichetti, Lowenstein, VLDB 2015; above 1: earlier);
+        wait, after which callers that wait in the computer's own process extend its lease; lease,
+        for how long a caller may compute alone, and how long one that was killed holds up others;
+        hold, for how long a lease is extended, and a caller without a result waits, at most;
+        errors, for how long each class of exceptions is kept, and raised to all (`{LookupError:
+        5}`), where no old result stands in; encode, which makes str or bytes of a result (by
+        default JSON), and decode, its inverse for bytes; recruiter, by default
+        `workstealing.default_recruiter`.
+        Durations are seconds or a timedelta. Any other exception of the function is raised and not
+        kept; None is kept like any other result.
 
         Returns: a decorator. The decorated function also has `refresh(*args)`, which computes now,
         `invalidate(*args)`, which forgets, and `place(*args)`, the names of hash and field.
@@ -339,8 +402,10 @@ class BlockingCaching:
             ttl=ttl,
             stale=stale,
             early=early,
+            errors=errors,
             wait=wait,
             lease=lease,
+            hold=hold,
             encode=encode,
             decode=decode,
         )
@@ -363,8 +428,10 @@ class AsyncCaching:
         field: Named | None = None,
         stale: Duration = 0.0,
         early: float = 0.0,
+        errors: Mapping[type[Exception], Duration] | None = None,
         wait: Duration = 2.0,
         lease: Duration = 30.0,
+        hold: Duration = 60.0,
         encode: Callable[[Any], str | bytes] = compact,
         decode: Callable[[bytes], Any] = json.loads,
         recruiter: Enlister | None = None,
@@ -381,8 +448,10 @@ class AsyncCaching:
             ttl=ttl,
             stale=stale,
             early=early,
+            errors=errors,
             wait=wait,
             lease=lease,
+            hold=hold,
             encode=encode,
             decode=decode,
         )

@@ -45,7 +45,17 @@ MOVE_FIELD = "HMOVEFIELD"
 
 It moves a field with its deadline. The reply is 1, or 0: there is no such field.
 """
-OWN_COMMANDS = frozenset({COUNT_EXISTING, MOVE_FIELD})
+LEASE, UNLEASE, STORE, FORGET = "HLEASE", "HUNLEASE", "HSTORE", "HFORGET"
+"""Commands of this package's own, on the leases of those who compute fields: hash, FIELDS, ...
+
+The scripts of `lua/volatile_hashes` (lease, unlease, store, forget) say what follows, and the
+replies. FORGET is HDEL and also ends the leases.
+"""
+# The server's own command that each needs where the server keeps the deadlines.
+_LEASING = {LEASE: "HPTTL", UNLEASE: "", STORE: "HSETEX", FORGET: "HDEL"}
+_LEASING |= dict.fromkeys(("DEL", "UNLINK"), "NATIVE")
+OWN_COMMANDS = frozenset({COUNT_EXISTING, MOVE_FIELD, *_LEASING})
+"""The commands that need a script on every backend."""
 VOLATILE_HASHES = NamespaceKind(
     name="volatile_hashes",
     called="volatile hashes",
@@ -64,10 +74,15 @@ class HashNames(Names):
     def __init__(self, namespace: str) -> None:
         super().__init__(namespace)
         self._deadlines_middle = self._middle + b":ttl:"
+        self._computing_middle = self._middle + b":computing:"
 
     def deadlines(self, key: bytes) -> bytes:
         """Return the key of a hash's deadlines, in the hash's own slot."""
         return b"{" + SLOT_TAGS[key_slot(key)] + self._deadlines_middle + key
+
+    def computing(self, key: bytes) -> bytes:
+        """Return the key of the leases of those who compute a hash's fields, in its slot."""
+        return b"{" + SLOT_TAGS[key_slot(key)] + self._computing_middle + key
 
     def adoption(self, which: str, node: object) -> bytes:
         """Return the key of an adoption's place on one node: a cursor and counters."""
@@ -189,6 +204,10 @@ _COMMANDS: dict[str, _HashCommand] = {
         name: _HashCommand("volatile_hashes/delete", writes=True, told=(name,))
         for name in ("DEL", "UNLINK")
     },
+    LEASE: _writing("lease"),
+    UNLEASE: _writing("unlease", bool),
+    STORE: _writing("store", bool),
+    FORGET: _writing("forget"),
     "EXPIRE": _ending("EXPIRE", 1000, 1),
     "PEXPIRE": _ending("PEXPIRE", 1, 1),
     "EXPIREAT": _ending("EXPIREAT", 1000, 0),
@@ -215,7 +234,7 @@ _REFUSED_BARE = _COUNTING | {"HDEL", "HMGET", "COPY"}
 # client's retries: what it sets is the same.
 _ONCE = frozenset(
     {"HINCRBY", COUNT_EXISTING, "HINCRBYFLOAT", "HSETNX", "HDEL", "HGETDEL", "DEL", "UNLINK"}
-    | {"RENAME", "RENAMENX", "COPY", MOVE_FIELD}
+    | {"RENAME", "RENAMENX", "COPY", MOVE_FIELD, FORGET}
 )
 _CONDITIONS = frozenset({"NX", "XX", "GT", "LT", "FNX", "FXX"})
 _ONCE_ON_CONDITION = frozenset(
@@ -231,6 +250,8 @@ def is_once(args: Arguments) -> bool:
         return False
     if word in _ONCE:
         return True
+    if word == STORE:
+        return "FNX" in args[7:8]
     if word not in _ONCE_ON_CONDITION:
         return False
     options = args[2 : args.index("FIELDS", 2)] if "FIELDS" in args[2:] else args[2:]
@@ -291,6 +312,8 @@ class HashTranslator:
             raise ResponseError(f"volatile hashes do not have the command {word}")
         if word in _REFUSED_BARE:
             _require_arguments(word, args)
+        if word in _LEASING:
+            return self._leasing(layout, args)
         script = self._scripts.get(command.script) or self.script(command.script)
         name = to_bytes(args[1])
         if not command.writes:
@@ -335,6 +358,9 @@ class HashTranslator:
             if layout.backend == RETURNING:
                 before = self.takes(layout, args)
             last = self.translate(layout, args, options)
+        elif args[0] in _LEASING:
+            before = self.moves(layout, args) if layout.is_migrating else []
+            last = self._leasing(layout, args)
         elif layout.is_guarded:
             last = self.guarded(layout, args, options)
         else:
@@ -345,6 +371,20 @@ class HashTranslator:
             else:
                 last = plain(*args, options=options, once=is_once(args))
         return [*before, last]
+
+    def _leasing(self, layout: Layout, args: Arguments) -> Operation:
+        """Return the operation of a command that knows of leases, the same one on every backend."""
+        layout.require_writable()
+        command, native, mark = _COMMANDS[args[0]], _LEASING[args[0]], layout.mark
+        if layout.backend == EMULATED or (layout.is_emulated and args[0] != LEASE):
+            native = ""
+        elif layout.is_migrating:
+            mark = layout.marks_of(MIGRATING, NATIVE)
+        name = to_bytes(args[1])
+        keys = (*self._names.for_writing(name, layout), self._names.computing(name))
+        values = (mark, native, *command.told, *args[2:])
+        script = self.script(command.script)
+        return Operation(script, keys, values, command.read, AS_BYTES, once=is_once(args))
 
     def guarded(self, layout: Layout, args: Arguments, options: dict[str, Any]) -> Operation:
         """Return the operation that runs a command of the server's own under a mark.
@@ -381,7 +421,12 @@ class HashTranslator:
         fields: Arguments = ()
         if "FIELDS" in args[2:]:
             fields = args[args.index("FIELDS", 2) + 2 :]
-            fields = fields[::2] if args[0] == "HSETEX" else fields
+            if args[0] == "HSETEX":
+                fields = fields[::2]
+            elif args[0] in _LEASING:
+                # Behind them there are the lease's own arguments.
+                at = args.index("FIELDS", 2) + 1
+                fields = fields[: args[at]]
         takes_all = command.keys == 2 and args[0] != MOVE_FIELD
         return [
             self.take_back(layout, name, fields, takes_all=takes_all)

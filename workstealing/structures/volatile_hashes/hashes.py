@@ -94,8 +94,15 @@ class _Hashes(NamespaceStructure[ClientT]):
             f"volatile_hashes/{each}"
             for each in (
                 *("mark_shard", "guarded", "migrate", "native_hgetdel", "native_hincrbyfxx"),
-                "native_hmovefield",
-                "take_back",
+                *(
+                    "native_hmovefield",
+                    "take_back",
+                    "lease",
+                    "unlease",
+                    "store",
+                    "forget",
+                    "delete",
+                ),
             )
         ),
         users_keys=True,

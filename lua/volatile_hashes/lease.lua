@@ -1,0 +1,44 @@
+-- Takes the lease to compute a field, extends it, or answers the field's value, in one step.
+-- KEYS: hash, deadlines, due, mark, leases. ARGV: mark, HPTTL if the server may keep deadlines (else ''),
+-- FIELDS, 1, the field, nonce, the lease's length in ms, the longest it may be extended to in all, the
+-- longest time that a value may have left without being the answer (-1: any value is the answer; '': none
+-- is), how: '' or OVER (whoever holds it, and whatever is stored) or ONLY (it is only extended).
+-- Returns a list: 1 if the nonce has the lease now, else 0; the value, or nil; its time left in ms, -1 for
+-- ever. A nonce that asks again has its lease as it was. Nothing of the user's is changed.
+--@include leases
+local hash, deadlines, at = KEYS[1], KEYS[2], now()
+local field, nonce, length, longest, how = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[10]
+local problem = refuse_layout() or refuse_leases() or refuse_key('ZCARD', deadlines, 'the deadlines of a volatile hash')
+if problem then
+  return problem
+end
+local value, left = redis.pcall('HGET', hash, field), -1
+if is_error(value) then
+  return value
+end
+local deadline = value and redis.call('ZSCORE', deadlines, field)
+if deadline then
+  left = deadline - at
+  value = left > 0 and value
+elseif value and ARGV[2] ~= '' then
+  left = redis.call(ARGV[2], hash, 'FIELDS', 1, field)[1]
+end
+local holder, taken = lease_on(field, at)
+local is_granted = holder == nonce
+local is_answer = value and ARGV[9] ~= '' and (left < 0 or left > tonumber(ARGV[9]))
+if is_granted and how == 'ONLY' then
+  -- Up to the longest in all: from then on others need not believe that it comes to an end.
+  length = math.min(length, taken + longest - at)
+  if length > 0 then
+    lay('=' .. field, whole(at + length) .. ' ' .. whole(taken) .. ' ' .. nonce, length)
+  end
+elseif not is_granted and how ~= 'ONLY' and (how == 'OVER' or not holder and not is_answer) then
+  -- Given back before it was asked for: this request was under way for longer than its caller waited.
+  local over = string.match(redis.call('HGET', leases, '-' .. nonce) or '', '^%d+$')
+  if not over or tonumber(over) <= at then
+    prune(at)
+    lay('=' .. field, whole(at + length) .. ' ' .. whole(at) .. ' ' .. nonce, length)
+    is_granted = true
+  end
+end
+return { is_granted and 1 or 0, value, left }

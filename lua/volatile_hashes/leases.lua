@@ -1,0 +1,57 @@
+--@library
+-- The leases of the computers of a hash's results. They lie beside the hash, on every backend alike.
+--@include clock
+--@include layout
+--@include values
+
+--   KEYS[5] the leases, a hash: `=field` -> `deadline taken nonce` of a lease, `-nonce` -> until when that
+--           nonce, which was given back, is granted nothing (times in ms)
+-- The server's own time to live ends the key with its last lease.
+local leases = KEYS[5]
+
+-- How long a request may be under way whose caller has given up, by the server's clock.
+local UNDER_WAY_MS = 60000
+
+local function refuse_leases()
+  return refuse_key('HLEN', leases, 'the leases of a volatile hash')
+end
+
+-- The lease on a field that is out now: its nonce and when it was taken, or nil.
+local function lease_on(field, at)
+  local deadline, taken, nonce = string.match(redis.call('HGET', leases, '=' .. field) or '', '^(%d+) (%d+) (.+)$')
+  if deadline and #deadline < 16 and tonumber(deadline) > at then
+    return nonce, tonumber(taken)
+  end
+end
+
+-- Writes an entry that ends at a moment, and lets the key live as long.
+local function lay(entry, text, ms)
+  redis.call('HSET', leases, entry, text)
+  if redis.call('PTTL', leases) < ms then
+    redis.call('PEXPIRE', leases, ms)
+  end
+end
+
+-- Removes some of the entries that have ended, chosen at random: each new entry removes more than one of
+-- them on average as long as a quarter of all has ended.
+local function prune(at)
+  local some = redis.call('HRANDFIELD', leases, -4, 'WITHVALUES') or {}
+  for i = 1, #some, 2 do
+    local deadline = string.match(some[i + 1], '^%d+')
+    if not deadline or tonumber(deadline) <= at then
+      redis.call('HDEL', leases, some[i])
+    end
+  end
+end
+
+-- Lets no computer of these fields store its result.
+local function void(fields)
+  for _, field in ipairs(fields) do
+    redis.call('HDEL', leases, '=' .. field)
+  end
+end
+
+-- Refuses another layout. For commands of the server's own: scripts on deadlines check more.
+local function refuse_layout()
+  return refuse_mark(KEYS[4], redis.pcall('GET', KEYS[4]), ARGV[1], 'a layout mark')
+end

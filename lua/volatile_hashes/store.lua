@@ -1,0 +1,59 @@
+-- Stores a field by its computer, which must still have the lease; or by anybody, who ends the lease.
+-- KEYS: hash, deadlines, due, mark, leases. ARGV: mark, HSETEX if the server keeps deadlines (else ''),
+-- FIELDS, 1, the field, nonce ('': by anybody), for how long in ms ('': for ever), FNX (only if there is
+-- no such field) or '', the value.
+-- Returns 1; or 0: the lease has ended, or another has it, or it was voided, or FNX is not met, and nothing
+-- was changed.
+--@include leases
+local problem = refuse_layout() or refuse_leases()
+if problem then
+  return problem
+end
+local at, field, nonce, ms, value = now(), ARGV[5], ARGV[6], ARGV[7], ARGV[9]
+if nonce ~= '' and lease_on(field, at) ~= nonce then
+  return 0
+end
+if ARGV[2] ~= '' then
+  if ARGV[8] == 'FNX' then
+    local found = redis.pcall('HEXISTS', KEYS[1], field)
+    if found ~= 0 then
+      return type(found) == 'table' and found or 0
+    end
+  end
+  local reply
+  if ms == '' then
+    reply = redis.pcall('HSET', KEYS[1], field, value)
+  else
+    reply = redis.pcall(ARGV[2], KEYS[1], 'PX', ms, 'FIELDS', 1, field, value)
+  end
+  if is_error(reply) then
+    return reply
+  end
+  void({ field })
+  return 1
+end
+do
+  --@include hash
+  problem = refuse()
+  if problem then
+    return problem
+  end
+  drop_past({ field })
+  if ARGV[8] == 'FNX' and redis.call('HEXISTS', hash, field) == 1 then
+    return 0
+  end
+  if ms ~= '' then
+    problem = schedule(at + ms)
+    if problem then
+      return problem
+    end
+    set_deadline({ field }, at + ms)
+  end
+  set_values({ field, value })
+  if ms == '' then
+    clear_deadline({ field })
+    tidy()
+  end
+  void({ field })
+  return 1
+end

@@ -1,0 +1,209 @@
+"""The settings of a cached function, how its errors are kept, and what may be decorated. No I/O."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any
+
+from workstealing.clock import seconds_of
+from workstealing.errors import ConfigurationError
+from workstealing.recruiting.deferral import Enlister
+
+WRAPPERS = (classmethod, staticmethod)
+Named = str | Callable[..., str]
+# A result has digits there: see `CachedResults`.
+_ERROR = b"!"
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    _UNRESOLVED: dict[str, Any] = {"annotation_format": Format.FORWARDREF}
+else:
+    _UNRESOLVED: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a function's results are kept; see `VolatileHashes.cached`. Times are in seconds.
+
+    errors: for how long each class of exceptions is kept, with its subclasses; is_bare: the field
+    holds the encoded result alone, without the cost of computing it, for readers that know no cost;
+    then `early` must be 0.
+    """
+
+    key: Named
+    field: Named | None
+    recruiter: Enlister | None
+    ttl: float
+    stale: float
+    early: float
+    wait: float
+    lease: float
+    hold: float
+    encode: Callable[[Any], str | bytes]
+    decode: Callable[[bytes], Any]
+    errors: tuple[tuple[type[Exception], float], ...] = ()
+    is_bare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeptError:
+    """An exception of a function that is kept like a result. Fields: kind, as declared; args."""
+
+    kind: type[Exception]
+    args: list[Any]
+
+    def made(self) -> Exception:
+        """Return the exception anew, because each raise adds to its traceback."""
+        return self.kind(*self.args)
+
+
+def encode_error(kind: type[Exception], error: Exception) -> bytes:
+    """Return an exception as bytes: its declared class and, if JSON can say them, its arguments."""
+    try:
+        content = json.dumps([_path_of(kind), list(error.args)])
+        kind(*error.args)
+    except (TypeError, ValueError):
+        content = json.dumps([_path_of(kind), [str(error)]])
+    return _ERROR + content.encode()
+
+
+def decode_error(data: bytes, policy: Policy) -> KeptError | None:
+    """Return the exception that bytes stand for; None if they are none that is declared."""
+    if not (policy.errors and data.startswith(_ERROR)):
+        return None
+    path, args = json.loads(data[len(_ERROR) :])
+    for kind, _ in policy.errors:
+        if _path_of(kind) == path:
+            found = KeptError(kind, args)
+            # Its class may take other arguments by now.
+            found.made()
+            return found
+    return None
+
+
+def _path_of(kind: type[Exception]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def compact(value: Any) -> str:
+    """Return a value as JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def name_of(function: object) -> str:
+    """Return a function's name as its module has it."""
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else type(function).__name__
+
+
+def checked_policy(*, early: float, **options: Any) -> Policy:
+    """Return the settings, checked. Raises: ConfigurationError."""
+    if not isinstance(early, int | float) or not 0.0 <= early <= 100.0:
+        raise ConfigurationError(
+            f"early={early!r} is no factor: give 0 for never, or about 1 (0 <= early <= 100)"
+        )
+    for name, least in (
+        ("ttl", 0.001),
+        ("stale", 0.0),
+        ("wait", 0.0),
+        ("lease", 0.001),
+        ("hold", 0.0),
+    ):
+        options[name] = seconds_of(options[name], name, least)
+    options["errors"] = _checked_errors(options["errors"])
+    for name in ("key", "field"):
+        given = options[name]
+        if not (isinstance(given, str) or callable(given) or (given is None and name == "field")):
+            raise ConfigurationError(
+                f"{name}={given!r} names nothing: give a template of the function's arguments"
+                ' ("item:{id}"), or a function of them'
+            )
+    recruiter = options["recruiter"]
+    enlists = callable(getattr(recruiter, "enlist", None)) and not isinstance(recruiter, type)
+    if not (recruiter is None or enlists):
+        raise ConfigurationError(f"recruiter={recruiter!r} enlists nobody: give a Recruiter")
+    return Policy(early=float(early), **options)
+
+
+def _checked_errors(given: Any) -> tuple[tuple[type[Exception], float], ...]:
+    is_right = isinstance(given, Mapping) and all(
+        isinstance(kind, type) and issubclass(kind, Exception) for kind in given
+    )
+    if not (given is None or is_right):
+        raise ConfigurationError(
+            f"errors={given!r} declares no exceptions: give a dict of classes and how long each is"
+            " kept, as {LookupError: 5}"
+        )
+    return tuple((kind, seconds_of(given[kind], "errors", 0.001)) for kind in given or ())
+
+
+def checked_function(function: object, policy: Policy, *, is_async: bool) -> Any:
+    """Return a function to decorate. Raises: ConfigurationError for one of the other kind."""
+    plain: Any = getattr(function, "__func__", function)
+    if not callable(plain) or isinstance(plain, type):
+        raise ConfigurationError(f"cached decorates a function, not {name_of(plain)}")
+    name = name_of(plain)
+    called = getattr(plain, "__call__", plain)  # noqa: B004 - an object's own, which may be async
+    for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        if kind(plain) or kind(called):
+            raise ConfigurationError(
+                f"{name} is a generator function, whose result can be used only once: let it return"
+                " a list"
+            )
+    if any(map(inspect.iscoroutinefunction, (plain, called))) is not is_async:
+        raise ConfigurationError(
+            f"{name} is no coroutine function, and AsyncVolatileHashes awaits it: decorate it by"
+            " VolatileHashes(...).cached"
+            if is_async
+            else f"{name} is a coroutine function, and VolatileHashes does not await it: decorate"
+            " it by AsyncVolatileHashes(...).cached"
+        )
+    if policy.field is None and not isinstance(getattr(plain, "__name__", None), str):
+        raise ConfigurationError(f"a {name} has no name of its own: give field=")
+    return function
+
+
+def signature_for(function: Callable[..., Any], policy: Policy) -> inspect.Signature | None:
+    """Return the signature that templates need, None if there is none to be read and no need.
+
+    Raises: ConfigurationError for a template that names no argument.
+    """
+    try:
+        # Names of annotations may be unknown while the program runs.
+        signature = inspect.signature(function, **_UNRESOLVED)
+    except (TypeError, ValueError):
+        # As of many built-in functions.
+        signature = None
+    known = [] if signature is None else list(signature.parameters)
+    for option, template in (("key", policy.key), ("field", policy.field)):
+        if not isinstance(template, str):
+            continue
+        try:
+            used = _used_in(template)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{option}={template!r} is no template: {error}; write {{{{ and }}}} for braces"
+            ) from None
+        for name in used:
+            if name not in known:
+                raise ConfigurationError(
+                    f"{option}={template!r} names {name!r}, which is no argument of"
+                    f" {name_of(function)}; its arguments are: {', '.join(known) or 'none'}"
+                )
+    return signature
+
+
+def _used_in(template: str) -> list[str]:
+    """Return the names of the arguments in a template. Raises: ValueError."""
+    used = []
+    for _, name, form, _ in Formatter().parse(template):
+        if name is not None:
+            used += [re.split(r"[.\[]", name, maxsplit=1)[0], *_used_in(form or "")]
+    return used

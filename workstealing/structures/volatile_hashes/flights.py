@@ -1,0 +1,212 @@
+"""Flights: the computations that are under way in this process, and the callers that wait for them.
+
+The first caller that finds no value leads a flight, and the others of its process wait for that
+instead of asking Redis. A value is one for a caller only if it was looked up, computed or stored
+behind the caller's arrival, because a caller must not see less than had happened by then. No I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Place = tuple[Hashable, str, str, str]
+"""Whose flight it is: the server, the namespace, the hash and the field."""
+
+
+class Landing(NamedTuple):
+    """A flight's result.
+
+    Fields: data, as it stands in Redis; left_ms: as of HPTTL; before: it is one for callers that
+    came before this number of the flight's steps.
+    """
+
+    data: bytes
+    left_ms: int
+    before: int
+
+
+class CachedFlight:
+    """One computation.
+
+    Attributes: place; leader: the task, greenlet or thread that computes, in this thread; began and
+    given_up_at, when the others no longer wait, by the monotonic clock; steps: how often the leader
+    has begun to ask or compute; token: the nonce of its lease, None: it has none; extended_at: when
+    the lease is to be extended; is_over; landing, None: it came to nothing.
+    """
+
+    __slots__ = (
+        *("_wakers", "began", "extended_at", "given_up_at", "is_over", "landing", "leader"),
+        *("place", "steps", "thread", "token"),
+    )
+
+    def __init__(self, place: Place, leader: object, hold: float) -> None:
+        self.place = place
+        self.leader = leader
+        self.thread = threading.get_ident()
+        self.began = time.monotonic()
+        # The leader itself asks for no longer than `hold`, unless it is stuck.
+        self.given_up_at = self.began + 2 * hold
+        self.steps = 0
+        self.token: str | None = None
+        self.extended_at = 0.0
+        self.is_over = False
+        self.landing: Landing | None = None
+        self._wakers: list[Callable[[], object]] = []
+
+    def step(self) -> int:
+        """Begin to ask or compute; return the number before which a caller must have come."""
+        with _lock:
+            self.steps += 1
+            return self.steps
+
+    def compute(self, hold: float) -> int:
+        """Begin to compute, as a step, for which the others wait for `hold` seconds at most."""
+        self.given_up_at = time.monotonic() + hold
+        return self.step()
+
+    def land(self, landing: Landing | None = None) -> None:
+        """End the flight, with a result for those who wait, or with none. The first end counts."""
+        with _lock:
+            if self.is_over:
+                return
+            self.is_over, self.landing, self.token = True, landing, None
+            if _flights.get(self.place) is self:
+                del _flights[self.place]
+            wakers, self._wakers = self._wakers, []
+        for wake in wakers:
+            # An event loop that waited may be closed by now.
+            with contextlib.suppress(RuntimeError):
+                wake()
+
+    def _enter(self, wake: Callable[[], object], caller: object) -> bool:
+        with _lock:
+            if not self.is_over:
+                self._wakers.append(wake)
+                _waiting[caller] = self
+            return not self.is_over
+
+    def _leave(self, wake: Callable[[], object], caller: object) -> None:
+        with _lock:
+            _waiting.pop(caller, None)
+            if wake in self._wakers:
+                self._wakers.remove(wake)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the flight is over, or for some time."""
+        over, caller = threading.Event(), running()
+        wake = over.set
+        try:
+            if self._enter(wake, caller):
+                over.wait(seconds)
+        finally:
+            self._leave(wake, caller)
+
+    async def wait_async(self, seconds: float) -> None:
+        """Wait as `wait` does, in a task of any event loop."""
+        loop, caller = asyncio.get_running_loop(), running()
+        over = asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(over.set)
+
+        try:
+            if self._enter(wake, caller):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await over.wait()
+        finally:
+            self._leave(wake, caller)
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A step of `Requests`: wait for a flight. Fields: flight; seconds, for how long at most."""
+
+    flight: CachedFlight
+    seconds: float
+
+
+# Re-entrant: a signal's handler may call a cached function while the interrupted frame holds it.
+_lock = threading.RLock()
+_flights: dict[Place, CachedFlight] = {}
+_waiting: dict[object, CachedFlight] = {}
+
+
+def _after_fork() -> None:
+    # The parent's flights land in the parent, and the lock's holder may be there.
+    global _lock  # noqa: PLW0603
+    _lock = threading.RLock()
+    _flights.clear()
+    _waiting.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def running() -> object:
+    """Return the task, the greenlet or the thread that runs now, as a key."""
+    with contextlib.suppress(RuntimeError):
+        task = asyncio.current_task()
+        if task is not None:
+            return task
+    greenlet = sys.modules.get("greenlet")
+    return threading.get_ident() if greenlet is None else greenlet.getcurrent()
+
+
+def server_of(client: Any) -> Hashable:
+    """Return what tells a client's server from others: two clients of one server share flights."""
+    pool = getattr(client, "connection_pool", None)
+    options = getattr(pool, "connection_kwargs", {})
+    kind = getattr(pool, "connection_class", None)
+    names = ("path",) if "path" in options else ("host", "port")
+    if all(name in options for name in names) and getattr(kind, "__module__", "").startswith(
+        "redis."
+    ):
+        return (*[options[name] for name in names], options.get("db"))
+    # A cluster's client, a fleet, a sentinel's, one for tests.
+    return id(client)
+
+
+def join(
+    place: Place, hold: float, lead: Callable[[CachedFlight], None], *, blocks: bool
+) -> tuple[CachedFlight | None, int | None]:
+    """Return the flight of a place, and its step now; None: this caller leads it from now on.
+
+    Arguments: hold: for how many seconds others wait for one that computes: then it is given up,
+    and the caller leads the next one; lead: is told of the caller's own flight before others are,
+    so that it is landed whatever interrupts this call; blocks: whether the caller would hold up its
+    whole thread by waiting. Returns no flight if the caller would wait for itself: the function
+    calls itself, or two functions each other.
+    """
+    caller = running()
+    with _lock:
+        flight = _flights.get(place)
+        if flight is None or time.monotonic() >= flight.given_up_at:
+            flight = CachedFlight(place, caller, hold)
+            lead(flight)
+            _flights[place] = flight
+            return flight, None
+        if _waits_for(caller, flight, blocks):
+            return None, None
+        return flight, flight.steps
+
+
+def _waits_for(caller: object, flight: CachedFlight, blocks: bool) -> bool:
+    """Say whether a flight's leader waits for the caller, or goes on only when it has returned."""
+    if blocks and flight.thread == threading.get_ident():
+        return True
+    seen: CachedFlight | None = flight
+    while seen is not None:
+        if seen.leader == caller:
+            return True
+        seen = _waiting.get(seen.leader)
+    return False
