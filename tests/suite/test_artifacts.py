@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import subprocess
 import tarfile
 import tomllib
@@ -223,3 +224,28 @@ def test_the_classifiers_are_the_pythons_of_the_table(artifacts: ModuleType) -> 
         if re.search(r":: 3\.\d+$", each)
     ]
     assert shown == [f"3.{minor}" for minor in range(oldest, newest + 1)]
+
+
+@pytest.mark.parametrize("wanted", ["true", "input", "false"])
+def test_a_clone_has_the_line_ends_of_the_commit(tmp_path: Path, wanted: str) -> None:
+    """Bash reads no script with carriage returns, which core.autocrlf=true puts into a clone."""
+
+    def git(*arguments: str) -> None:
+        own = ["-c", f"core.autocrlf={wanted}", "-c", "user.name=a", "-c", "user.email=a@a.test"]
+        command = ["git", "-C", tmp_path, *own, "-c", "commit.gpgSign=false", *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    git("init", "-q")
+    names = ["Makefile", "scripts/setup.sh", "lua/README.md", "docs/survey.png"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    if (ROOT / ".gitattributes").exists():
+        shutil.copy(ROOT / ".gitattributes", tmp_path)
+    git("add", ".")
+    git("commit", "-qm", "all")
+    for name in names:
+        (tmp_path / name).unlink()
+    git("checkout", "--", ".")
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes(), name
