@@ -198,7 +198,7 @@ NONSENSE = (
     "http://forge.test/x",
     "javascript:alert(1)",
     'https://a.test/"x',
-    "https://",
+    "https:///x",
 )
 
 
