@@ -20,7 +20,8 @@ demo:  ## run the demo: make demo DEMO_ARGS="--seconds 20"
 	@bash scripts/setup.sh demo
 	@.venv/bin/workstealing demo $(DEMO_ARGS)
 
-survey-demo: setup  ## survey the garbage of real programs, and collect it
+survey-demo:  ## survey the garbage of real programs, and collect it
+	@bash scripts/setup.sh demo
 	@.venv/bin/workstealing survey-demo --html .cache/survey.html $(SURVEY_DEMO_ARGS)
 
 pipeline: setup  ## run the example on Spark: make pipeline PIPELINE_ARGS="--seconds 30"

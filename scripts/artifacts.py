@@ -5,6 +5,7 @@ shows the README without the files beside it. The address stands in pyproject.to
 [tool.workstealing], or in WORKSTEALING_HOME_URL.
 
     python scripts/artifacts.py copy FOLDER      make the copy (scripts/build_wheel.sh builds it)
+    python scripts/artifacts.py settle FILE      take the builder's name and clock out of an sdist
     python scripts/artifacts.py check FILE...    say what is wrong with built wheels and sdists
 """
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 import email
 import email.message
 import email.policy
+import gzip
+import io
 import json
 import os
 import re
@@ -100,6 +103,29 @@ def copy(folder: Path, root: Path = ROOT) -> None:
     lines = [f"{label} = {json.dumps(url)}\n" for label, url in urls.items()]
     text = text.replace(told["home"], home(root)) + "\n[project.urls]\n" + "".join(lines)
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def settle(path: Path, moment: int) -> None:
+    """Write an sdist anew, so that the same files make the same bytes, whoever builds it.
+
+    The builder's program puts a login's name, its umask and the clock into it.
+    """
+    with tarfile.open(path) as old:
+        files = {each: old.extractfile(each) for each in old}
+        members = [(each, file.read() if file else b"") for each, file in files.items()]
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=moment) as packed,
+        tarfile.open(fileobj=packed, mode="w") as new,
+    ):
+        for member, content in sorted(members, key=lambda each: each[0].name):
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.mtime, member.pax_headers = moment, {}
+            member.mode = 0o755 if member.isdir() else 0o644
+            new.addfile(member, io.BytesIO(content))
 
 
 # ---- what is inside ------------------------------------------------------------------------------
@@ -235,6 +261,9 @@ def main() -> int:
     match sys.argv[1:]:
         case ["copy", folder]:
             copy(Path(folder))
+            return 0
+        case ["settle", path]:
+            settle(Path(path), int(os.environ["SOURCE_DATE_EPOCH"]))
             return 0
         case ["check", *paths] if paths:
             found = [sentence for path in paths for sentence in faults(Path(path))]

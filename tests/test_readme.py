@@ -113,3 +113,13 @@ def test_no_line_of_prose_has_more_than_a_hundred_characters() -> None:
         ]
     assert len(pages) > 20
     assert not found
+
+
+@pytest.mark.parametrize("target", ["demo", "survey-demo"])
+def test_a_demo_is_set_up_without_what_the_tests_want(target: str) -> None:
+    """As root, setup.sh dev installs PostgreSQL, Java and a browser."""
+    command = ["make", "--dry-run", "--no-print-directory", "-C", ROOT, target]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert lines[0] == "bash scripts/setup.sh demo"
+    assert lines[1].startswith(f".venv/bin/workstealing {target}")
+    assert len(lines) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import subprocess
 import tarfile
 import tomllib
@@ -70,6 +71,57 @@ def kind(archive: Path) -> str:
 def test_nothing_is_wrong_with_what_is_built(artifacts: ModuleType, archive: Path) -> None:
     assert artifacts.faults(archive) == []
     assert len(artifacts.read(archive)) > 400
+
+
+def test_neither_tells_of_its_builder(built: dict[str, Path]) -> None:
+    """So the same commit makes the same bytes, whoever builds it, and anybody can compare."""
+    with zipfile.ZipFile(built["wheel"]) as wheel:
+        assert len({each.date_time for each in wheel.infolist()}) == 1
+        # The builder itself gives the files that it adds 0664.
+        assert {each.external_attr >> 16 & 0o777 for each in wheel.infolist()} <= {0o644, 0o664}
+    with tarfile.open(built["sdist"]) as sdist:
+        members = sdist.getmembers()
+    assert {(each.uid, each.gid, each.uname, each.gname) for each in members} == {(0, 0, "", "")}
+    assert {each.mode for each in members} <= {0o755, 0o644}
+    assert len({each.mtime for each in members}) == 1
+
+
+def test_an_sdist_is_settled_into_the_same_bytes(
+    artifacts: ModuleType, built: dict[str, Path], tmp_path: Path
+) -> None:
+    other = changed(built["sdist"], tmp_path, lambda files: None)
+    assert other.read_bytes() != built["sdist"].read_bytes()
+    again = tmp_path / "again.tar.gz"
+    with tarfile.open(other) as old, tarfile.open(again, "w:gz") as new:
+        for place, each in enumerate(old):
+            each.uid, each.uname, each.mode, each.mtime = 1000, "alice", 0o600, place + 0.5
+            new.addfile(each, old.extractfile(each))
+    for path in (other, again):
+        artifacts.settle(path, 1_800_000_000)
+    assert other.read_bytes() == again.read_bytes()
+    assert artifacts.read(other) == artifacts.read(built["sdist"])
+
+
+def test_the_copy_has_one_mode_whatever_the_clone_had(
+    artifacts: ModuleType, tmp_path: Path
+) -> None:
+    root = tmp_path / "clone"
+    for name in artifacts.INSTALLED:
+        (root / name).mkdir(parents=True)
+        (root / name / "__init__.py").write_text("")
+    for name, text in (
+        ("README.md", ""),
+        ("LICENSE", ""),
+        ("pyproject.toml", '[tool.workstealing]\nhome = "https://a.test"\nurls = {}\n'),
+    ):
+        (root / name).write_text(text)
+        (root / name).chmod(0o600)
+    (root / "jobs" / "__init__.py").chmod(0o755)
+    (root / "jobs").chmod(0o700)
+    artifacts.copy(tmp_path / "copy", root)
+    found = {path.stat().st_mode & 0o777 for path in (tmp_path / "copy").rglob("*")}
+    assert found == {0o644, 0o755}
+    assert (tmp_path / "copy" / "jobs" / "__init__.py").stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize(
@@ -223,3 +275,28 @@ def test_the_classifiers_are_the_pythons_of_the_table(artifacts: ModuleType) -> 
         if re.search(r":: 3\.\d+$", each)
     ]
     assert shown == [f"3.{minor}" for minor in range(oldest, newest + 1)]
+
+
+@pytest.mark.parametrize("wanted", ["true", "input", "false"])
+def test_a_clone_has_the_line_ends_of_the_commit(tmp_path: Path, wanted: str) -> None:
+    """Bash reads no script with carriage returns, which core.autocrlf=true puts into a clone."""
+
+    def git(*arguments: str) -> None:
+        own = ["-c", f"core.autocrlf={wanted}", "-c", "user.name=a", "-c", "user.email=a@a.test"]
+        command = ["git", "-C", tmp_path, *own, "-c", "commit.gpgSign=false", *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    git("init", "-q")
+    names = ["Makefile", "scripts/setup.sh", "lua/README.md", "docs/survey.png"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    if (ROOT / ".gitattributes").exists():
+        shutil.copy(ROOT / ".gitattributes", tmp_path)
+    git("add", ".")
+    git("commit", "-qm", "all")
+    for name in names:
+        (tmp_path / name).unlink()
+    git("checkout", "--", ".")
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes(), name

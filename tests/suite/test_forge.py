@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FORGE = ROOT / ".github"
 WORKFLOWS = sorted((FORGE / "workflows").glob("*.yml"))
 TABLE = tomllib.loads((ROOT / "scripts" / "matrix.toml").read_text("utf-8"))
-PINNED = re.compile(r"@[0-9a-f]{40} # v?\d")
+# The action that publishes names its versions as branches, such as release/v1.
+PINNED = re.compile(r"@[0-9a-f]{40} # (?:release/)?v?\d")
 # What a job may ask for beyond reading the code, and which job may.
 POWERS = {
     ("artifacts.yml", "provenance"): {"attestations": "write", "id-token": "write"},

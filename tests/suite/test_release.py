@@ -134,6 +134,119 @@ def test_a_version_that_is_out_is_refused(release: ModuleType, ready: Path) -> N
     assert sentence == "the tag v1.2.0 stands at another commit: raise the version"
 
 
+def test_a_tag_of_another_version_is_refused(release: ModuleType, ready: Path) -> None:
+    """The forge would publish version 1.2.0 where somebody has pushed v1.3.0."""
+    git(ready, "tag", "latest")
+    git(ready, "tag", "-am", "notes", "v1.3.0")
+    for rehearse in (False, True):
+        (sentence,) = refused(release, ready, rehearse=rehearse)
+        assert sentence == (
+            "the tag v1.3.0 stands at this commit, whose version is 1.2.0: write that version, or"
+            " delete the tag"
+        )
+
+
+IGNORED = "workstealing/local_keys.py"
+
+
+@pytest.mark.parametrize("how", ["ignored", "unseen", "assumed", "skipped", "linked"])
+def test_what_git_does_not_tell_of_is_refused(
+    release: ModuleType, ready: Path, tmp_path_factory: pytest.TempPathFactory, how: str
+) -> None:
+    """The wheel holds each file of its folders, whatever the settings of somebody's git are."""
+    said = f"{IGNORED} is in no commit, and git does not tell of it: remove it, or commit it"
+    match how:
+        case "ignored":
+            (ready / ".git" / "info" / "exclude").write_text("*_keys.py\n")
+            (ready / IGNORED).write_text("SECRET = 1\n")
+        case "unseen":
+            git(ready, "config", "status.showUntrackedFiles", "no")
+            (ready / IGNORED).write_text("SECRET = 1\n")
+            said = f"1 files are not committed, such as {IGNORED}: commit them"
+        case "linked":
+            elsewhere = tmp_path_factory.mktemp("elsewhere") / "keys.py"
+            elsewhere.write_text("SECRET = 1\n")
+            (ready / IGNORED).symlink_to(elsewhere)
+            git(ready, "add", ".")
+            git(ready, "commit", "-qm", "a link")
+            said = f"{IGNORED} is a link, which the wheel does not keep: commit the file itself"
+        case _:
+            path = "workstealing/__init__.py"
+            option = {"assumed": "--assume-unchanged", "skipped": "--skip-worktree"}[how]
+            git(ready, "update-index", option, path)
+            with (ready / path).open("a") as file:
+                file.write("SECRET = 1\n")
+            said = f"{path} is not as it is committed, and git does not tell of it: commit it, or"
+    assert git(ready, "status", "--porcelain") == ""
+    for rehearse in (False, True):
+        (sentence,) = refused(release, ready, rehearse=rehearse)
+        assert sentence.startswith(said)
+
+
+def test_caches_are_no_files_of_the_package(release: ModuleType, ready: Path) -> None:
+    (ready / ".gitignore").write_text("__pycache__/\n/dist/\n")
+    git(ready, "add", ".")
+    git(ready, "commit", "-qm", "ignore")
+    for name in ("workstealing/__pycache__/clock.cpython-311.pyc", "dist/old.whl"):
+        (ready / name).parent.mkdir()
+        (ready / name).write_bytes(b"")
+    assert refused(release, ready) == []
+
+
+NONSENSE = (
+    "nonsense",
+    "http://forge.test/x",
+    "javascript:alert(1)",
+    'https://a.test/"x',
+    "https:///x",
+)
+
+
+@pytest.mark.parametrize("address", NONSENSE)
+@pytest.mark.parametrize("rehearse", [False, True])
+def test_an_address_that_is_none_is_refused(
+    release: ModuleType,
+    ready: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+    rehearse: bool,
+) -> None:
+    monkeypatch.setenv(release.artifacts.VARIABLE, address)
+    (sentence,) = refused(release, ready, rehearse=rehearse)
+    assert sentence.startswith(f"the project's address is {address!r}, expected one such as https:")
+    assert release.artifacts.VARIABLE in sentence
+
+
+@pytest.mark.parametrize("place", ["example.org/workstealing", "EXAMPLE.com", "www.example.net/x"])
+def test_a_placeholder_in_the_environment_is_one(
+    release: ModuleType, ready: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv(release.artifacts.VARIABLE, f"https://{place}")
+    (sentence,) = refused(release, ready)
+    assert sentence == (
+        f"WORKSTEALING_HOME_URL has the placeholder https://{place}: write the project's address"
+    )
+    assert refused(release, ready, rehearse=True) == []
+
+
+def test_a_release_takes_nothing_that_was_built_before(
+    release: ModuleType, ready: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A kept wheel may have been edited, and a folder that stays may hold an older one."""
+    (ready / "scripts").mkdir()
+    (ready / "scripts" / "build_wheel.sh").write_text(
+        '[ ! -e .cache/wheel/sum ] || exit 1\nmkdir -p "$1"; touch "$1/w.whl" "$1/s.tar.gz"\n'
+    )
+    (ready / ".cache" / "wheel").mkdir(parents=True)
+    (ready / ".cache" / "wheel" / "sum").write_text("of yesterday")
+    release.Release(ready, ready / "dist").build(anew=True)
+    assert {each.name for each in (ready / "dist").iterdir()} == {"w.whl", "s.tar.gz"}
+    shutil.rmtree(ready / "dist")
+    (ready / "dist").symlink_to(tmp_path_factory.mktemp("elsewhere"))
+    with pytest.raises(release.RefusedError, match=r"dist cannot be emptied: remove it$"):
+        release.Release(ready, ready / "dist").build(anew=True)
+
+
 def test_the_address_may_stand_in_the_environment(
     release: ModuleType, ready: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
