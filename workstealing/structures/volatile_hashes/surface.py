@@ -31,7 +31,8 @@ class _HashSurface:
 
     Every command costs one round trip. It is one script with a fixed number of Redis commands per
     field. HGETALL, HKEYS and HVALS are O(fields); so are HLEN and HRANDFIELD while some fields have
-    expired. On a native namespace every command is the server's own.
+    expired. On a native namespace every command is the server's own but DEL and UNLINK: a script
+    also ends the leases of those who compute fields (`cached`).
 
     A time to live is in whole seconds (ex, exat) or milliseconds (px, pxat), or a timedelta or
     datetime. Raises, besides redis-py's own errors: LayoutError if one of this package's keys holds
