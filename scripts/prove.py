@@ -161,7 +161,13 @@ def summary(sums: Mapping[tuple[str, str, str], Sequence[int]]) -> str:
         (name,) = [each.name for each in ATTACKS if title.startswith(each.words)]
         parts = ", ".join(sorted({part for _, part, _ in rows}))
         servers = {each for _, _, server in rows for each in server.split(", ") if each}
-        cells = [title, parts, ", ".join(sorted(servers)), *_said(rows), f"`--only {name}`"]
+        cells = [
+            title,
+            parts,
+            ", ".join(sorted(servers)) or "the test's own",
+            *_said(rows),
+            f"`--only {name}`",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     lines.append(f"| **all** |  |  | {' | '.join(_said(sums))} |  |")
     return "\n".join(lines)
