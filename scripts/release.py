@@ -38,7 +38,8 @@ HASHES = "constraints-hashes.txt"
 HASHES_HEAD = """\
 # The packages that workstealing and its extras install, at the versions of constraints.txt, and the
 # hashes of their files. Written by: .venv/bin/python scripts/release.py hashes
-# Use: pip install --require-hashes --constraint constraints-hashes.txt --requirement yours.txt
+# Use, with pip 26.1 or newer, because an older one takes no hash from a constraint:
+#     pip install --require-hashes --constraint constraints-hashes.txt --requirement yours.txt
 """
 # Its package on the index fetches a program from elsewhere while it is installed. Go builds it from
 # sources whose hash its checksum database knows.

@@ -347,6 +347,16 @@ def test_the_hashes_are_of_the_pins_and_of_all_that_a_user_installs() -> None:
     assert "://" not in (ROOT / "constraints-hashes.txt").read_text("utf-8")
 
 
+def test_who_installs_by_hashes_is_told_which_pip_can(release: ModuleType) -> None:
+    """26.0 says that redis is not pinned: it takes no hash from a constraint."""
+    assert (ROOT / release.HASHES).read_text("utf-8").startswith(release.HASHES_HEAD)
+    page = (ROOT / "docs" / "versions.md").read_text("utf-8").partition("## With hashes")[2]
+    for text in (release.HASHES_HEAD, page.partition("\n## ")[0]):
+        assert "pip 26.1 or newer" in text
+    pins = (ROOT / "constraints.txt").read_text("utf-8")
+    assert tuple(map(int, re.findall(r"(?m)^pip==(\d+)\.(\d+)", pins)[0])) >= (26, 1)
+
+
 def test_every_tool_of_a_release_is_pinned() -> None:
     group = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
