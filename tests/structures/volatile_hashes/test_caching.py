@@ -536,6 +536,25 @@ class TestFailingSources:
         other = hashes.cached(**LONG, key="item:{item}", field="price")(lambda item: item)
         assert other(1) == 1
 
+    def test_one_whose_class_cannot_make_it_anew_is_raised_all_the_same(
+        self, redis7: RedisServer
+    ) -> None:
+        """The caller got the error of the class's own code in its place."""
+
+        class NoRoomError(LookupError):
+            def __init__(self, room: Any) -> None:
+                super().__init__(f"no room {room['number']}")
+
+        @hashes_on(redis7).cached(**LONG, key="room", errors={NoRoomError: 600})
+        def room() -> int:
+            error = NoRoomError({"number": 7})
+            error.args = ({},)
+            raise error
+
+        for _ in range(2):
+            with pytest.raises(NoRoomError):
+                room()
+
     async def test_of_coroutines(self, redis7: RedisServer) -> None:
         hashes = AsyncVolatileHashes(redis.asyncio.Redis(port=redis7.port), namespace="cached")
         calls: list[int] = []

@@ -69,7 +69,7 @@ def encode_error(kind: type[Exception], error: Exception) -> bytes:
     try:
         content = json.dumps([_path_of(kind), list(error.args)])
         kind(*error.args)
-    except (TypeError, ValueError):
+    except Exception:  # noqa: BLE001 - a user's class; its caller is owed the function's own error
         content = json.dumps([_path_of(kind), [str(error)]])
     return _ERROR + content.encode()
 
