@@ -24,9 +24,14 @@ class Migration:
         self._ids = {
             port: admin.execute_command("CLUSTER MYID") for port, admin in self._admins.items()
         }
+        self._is_under_way = False
 
     def begin(self) -> None:
         """Mark the slot: keys that are not on the source any more are answered by ASK."""
+        # The target takes a higher epoch than any that it has heard of. If the source's is news,
+        # the source's next word wins, and the slot is served by nobody.
+        self._wait_for_agreement()
+        self._is_under_way = True
         self._set(self.target, "IMPORTING", self._ids[self.source.port])
         self._set(self.source, "MIGRATING", self._ids[self.target.port])
 
@@ -42,6 +47,8 @@ class Migration:
         """Give the slot to the target: the source answers MOVED from then on."""
         for node in (self.target, self.source, *self._nodes):
             self._set(node, "NODE", self._ids[self.target.port])
+        self._is_under_way = False
+        self._wait_for_agreement()
 
     def undo(self) -> None:
         """Bring everything back where it was."""
@@ -51,11 +58,29 @@ class Migration:
         self.end()
 
     def close(self) -> None:
+        """End the move, also if a test failed in its midst, for the next test of this cluster."""
+        if self._is_under_way:
+            self.move_keys()
+            self.end()
         for admin in self._admins.values():
             admin.close()
 
     def _set(self, node: RedisServer, what: str, node_id: str) -> None:
         self._admins[node.port].execute_command("CLUSTER SETSLOT", self.slot, what, node_id)
+
+    def _wait_for_agreement(self) -> None:
+        wait_until(self._agree, f"{len(self._nodes)} nodes to agree on the cluster's slots")
+
+    def _agree(self) -> bool:
+        """Say whether all nodes know the same epochs and slots of each other."""
+        views = [
+            {
+                (each["node_id"], each["epoch"], repr(each["slots"]))
+                for each in admin.cluster("NODES").values()
+            }
+            for admin in self._admins.values()
+        ]
+        return all(view == views[0] for view in views)
 
 
 @contextlib.contextmanager
