@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs the tests: scripts/test.sh quick|all|cassandra|PART|smoke:PART,...|matrix WORKERS [arguments].
 # PART is a part of the tests that make test leaves out: see tests/support/parts.py. The arguments
-# are pytest's, or those of scripts/matrix.py. The tests of Spark are a process of their own: one session serves them all, and with pandas and pyarrow loaded
-# every fork of the others would cost several times as much. It runs beside the others, because both
-# wait for much of their time; its words come after theirs.
+# are pytest's, or those of scripts/matrix.py. The tests of Spark are a process of their own: one
+# session serves them all, and with pandas and pyarrow loaded every fork of the others would cost
+# several times as much. It runs beside the others, because both wait for much of their time; its
+# words come after theirs.
 #
 # However the run ends, by SIGKILL too, nothing of it stays: no process, no port, no folder. A
 # process in a session of its own waits for the end of this one, and sweeps.
@@ -58,8 +59,9 @@ sweeper=$!
 export "$(mark "$run")" TMPDIR=$run SPARK_LOCAL_DIRS=$run SPARK_SUBMIT_OPTS="-Djava.io.tmpdir=$run"
 # The tests start hundreds of processes, and without bytecode each compiles the package anew.
 unset PYTHONDONTWRITEBYTECODE
-# A test that hangs fails with the stacks of its threads, even beside busy processes.
-limit=(--timeout=600 --timeout-method=signal)
+# A test that hangs fails with the stacks of its threads, even beside busy processes. The second
+# bound only shows them: for a test that uses the first one's signal, or never looks at signals.
+limit=(--timeout=600 --timeout-method=signal -o faulthandler_timeout=500)
 nothing=5 # pytest's status where no test was selected
 others=(-n "$workers" --dist worksteal)
 spark=()

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,8 @@ PACKAGE = str(Path(workstealing.__file__).parent)
 JOBS = str(Path(sys.modules["workstealing"].__file__ or "").parent.parent / "jobs")
 
 Point = tuple[CodeType, int]
+# More than scripts/test.sh waits before it shows the stacks.
+_HANGS_SECONDS = 560
 
 
 class Interruption(Exception):
@@ -190,7 +194,9 @@ def place_of(point: Point) -> str:
 def alarms(error: Callable[[], BaseException] = Interruption) -> Iterator[Callable[[float], None]]:
     """Let SIGALRM raise in the main thread; yield what sets the next one, in seconds (0: none).
 
-    An alarm that comes late, when the block is being left, raises nothing.
+    An alarm that comes late, when the block is being left, raises nothing. pytest-timeout has the
+    same signal and timer: it gets them back, and a block that hangs ends its process, once
+    scripts/test.sh has shown the stacks of its threads.
     """
     is_on = True
 
@@ -198,13 +204,21 @@ def alarms(error: Callable[[], BaseException] = Interruption) -> Iterator[Callab
         if is_on:
             raise error()
 
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    began = time.monotonic()
     before = signal.signal(signal.SIGALRM, handler)
+    end = threading.Timer(_HANGS_SECONDS, os._exit, [3])
+    end.daemon = True
+    end.start()
     try:
         yield lambda seconds: (signal.setitimer(signal.ITIMER_REAL, seconds), None)[1]
     finally:
         is_on = False
         signal.setitimer(signal.ITIMER_REAL, 0)
+        end.cancel()
         signal.signal(signal.SIGALRM, before)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(1.0, left - (time.monotonic() - began)))
 
 
 async def cancelled_at(coroutine: Coroutine[Any, Any, Any], at: int) -> bool:
