@@ -134,7 +134,10 @@ def signals_at_random_moments(server: RedisServer, structure: str, count: int = 
             asker = ASKERS[structure](client, direct)
             longest = seconds_of(asker)
             error = None
-            while landed < count * _MANY and not isinstance(error, AttributeError):
+            # redis-py's pool loses a connection that is interrupted, and has a hundred at most.
+            for _ in range(60):
+                if landed >= count * _MANY or isinstance(error, AttributeError):
+                    break
                 error = _interrupted(asker, alarm, chance.uniform(2e-5, longest))
                 is_known = isinstance(error, Interruption) and _at_an_exit(error)
                 landed += isinstance(error, Interruption)

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -46,6 +47,37 @@ class TestAStampede:
         assert calls == [1]
         # Each has a value of its own.
         assert len({id(each) for each in found}) == 60
+        assert not flights._flights
+
+    @pytest.mark.parametrize("lost", ["before", "while computing"])
+    def test_a_pool_that_stays_full_holds_up_nobody_for_long(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, lost: str
+    ) -> None:
+        """As one whose connections a host's time-outs have cut off: redis-py gives none again."""
+        pool = redis.ConnectionPool(port=redis7.port, max_connections=2)
+        hashes, slept, kept = VolatileHashes(redis.Redis(connection_pool=pool), "n"), [0.0], []
+        hashes.hset("warm", "f", 1)
+
+        def sleep(seconds: float) -> None:
+            slept[0] += seconds
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        monotonic = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + slept[0])
+
+        def lose() -> None:
+            kept.extend([pool.get_connection(), pool.get_connection()])
+
+        @hashes.cached(ttl=600.0, key="page", hold=600.0)
+        def page() -> int:
+            if not kept:
+                lose()
+            return 1
+
+        if lost == "before":
+            lose()
+        assert page() == 1
+        assert 0.0 < slept[0] < 10.0
         assert not flights._flights
 
     async def test_of_tasks(self, redis7: RedisServer) -> None:
@@ -165,6 +197,30 @@ class TestFailures:
         assert found == [1] * 20
         # Never all at once: a thread that came late may have had to wait again.
         assert len(calls) < 5
+
+    def test_processes_do_not_lose_patience_together(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hashes, slept = VolatileHashes(redis7.client(), "n"), [0.0]
+        page = hashes.cached(**{**LONG, "hold": 60.0})(lambda: 1)
+        dead = ("FIELDS", 1, "page", "dead", 600_000, 600_000, -1, "")
+        hashes.execute_command(LEASE, "page", "FIELDS", 1, page.place()[1], *dead[3:])
+
+        def sleep(seconds: float) -> None:
+            slept[0] += seconds
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        began, monotonic = time.monotonic(), time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: began + slept[0])
+        waited = []
+        # Each as the leader of a process of its own, since one at a time computes.
+        for _ in range(12):
+            slept[0] = 0.0
+            assert page() == 1
+            waited.append(slept[0])
+        monkeypatch.setattr(time, "monotonic", monotonic)
+        assert all(29.9 < seconds < 60.1 for seconds in waited)
+        assert len({round(seconds) for seconds in waited}) > 3
 
     async def test_a_cancelled_waiter_leaves(self, redis7: RedisServer) -> None:
         hashes = AsyncVolatileHashes(redis.asyncio.Redis(port=redis7.port), "n")

@@ -47,6 +47,9 @@ A step is a hash command, a list of them for one round trip, a `Sleep`, or an `A
 
 # A waiting caller looks this often, and less and less often.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.010, 0.100
+# Waiters who join a flight leave the pool at once. A pool that is full for longer may be so for ever:
+# redis-py gets no connection back that a host's time-out has cut off.
+_POOL_PATIENCE_SECONDS = 2.0
 _HEADER_END = b":"
 # While a function fails, an old result stands in for so many seconds, twice as many each time.
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
@@ -260,10 +263,12 @@ class CachedResults(Generic[P, R]):
     ) -> Requests[CachedEntry | None]:
         """Get the lease, or the value, for all callers of this process that wait."""
         pause = _SHORTEST_PAUSE
+        # By chance, or processes that began to wait at one moment would compute at one moment.
+        patience = self._policy.hold * random.uniform(0.5, 1.0)
         try:
             found = yield from self._leasing(turn, seen)
             while found is None and turn.token is None:
-                left = flight.began + self._policy.hold - time.monotonic()
+                left = flight.began + patience - time.monotonic()
                 if left <= 0.0:
                     return None
                 yield Sleep(min(pause, left))
@@ -310,8 +315,9 @@ class CachedResults(Generic[P, R]):
         return self._entry(turn, landing.data, landing.left_ms)
 
     def _patiently(self, request: tuple[Any, ...]) -> Requests[Any]:
-        """Send a request; while the client's pool is full, wait for a connection."""
-        end, pause = time.monotonic() + self._policy.hold, _SHORTEST_PAUSE
+        """Send a request; while the client's pool is full, wait for a connection for a moment."""
+        end = time.monotonic() + min(self._policy.hold, _POOL_PATIENCE_SECONDS)
+        pause = _SHORTEST_PAUSE
         while True:
             try:
                 return (yield request)
