@@ -200,6 +200,16 @@ def signature_for(function: Callable[..., Any], policy: Policy) -> inspect.Signa
     return signature
 
 
+def positions_of(signature: inspect.Signature | None) -> tuple[str, ...] | None:
+    """Return the arguments' names in order, None if some have no position."""
+    if signature is None:
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(each.kind not in kinds for each in signature.parameters.values()):
+        return None
+    return tuple(signature.parameters)
+
+
 def _used_in(template: str) -> list[str]:
     """Return the names of the arguments in a template. Raises: ValueError."""
     used = []
