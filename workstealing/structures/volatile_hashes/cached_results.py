@@ -189,14 +189,27 @@ class CachedResults(Generic[P, R]):
         ]
         return named[0], named[1]
 
-    def _reading(self, turn: ComputingTurn) -> Requests[CachedEntry | None]:
-        """Read a field, and its remaining time where that decides something."""
-        key, field, left = turn.key, turn.field, -1
+    def _question(self, turn: ComputingTurn) -> Any:
+        """Return the request that reads a field, and its remaining time where that decides."""
+        key, field = turn.key, turn.field
         if self._policy.stale or self._policy.early:
-            (value,), (left,) = yield [("HMGET", key, field), ("HPTTL", key, "FIELDS", 1, field)]
-        else:
-            (value,) = yield ("HMGET", key, field)
-        return self._entry(turn, value, left)
+            return [("HMGET", key, field), ("HPTTL", key, "FIELDS", 1, field)]
+        return ("HMGET", key, field)
+
+    def _answered(self, turn: ComputingTurn, reply: Any) -> CachedEntry | None:
+        """Return the entry that answers the question, also if it is due."""
+        if self._policy.stale or self._policy.early:
+            (value,), (left,) = reply
+            return self._entry(turn, value, left)
+        return self._entry(turn, reply[0], -1)
+
+    def _unanswered(self, turn: ComputingTurn, error: Exception) -> bool:
+        """Take note of a question's fault; say whether Redis is away."""
+        if is_pool_full(error):
+            return False
+        turn.fail(error)
+        self._fault(error)
+        return True
 
     def _entry(self, turn: ComputingTurn, value: Any, left_ms: int) -> CachedEntry | None:
         """Return a stored value with its time; None if there is none that can be read."""
@@ -234,18 +247,14 @@ class CachedResults(Generic[P, R]):
             return False
         return entry.cost * early * -math.log(1.0 - random.random()) >= entry.left
 
-    def _looking(self, turn: ComputingTurn) -> Requests[CachedEntry | None]:
-        """Find a value, or None: the leave to compute it, with a lease in most cases."""
-        entry, is_away = None, False
-        try:
-            entry = yield from self._reading(turn)
-        except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
-            if not is_pool_full(error):
-                turn.fail(error)
-                self._fault(error)
-                is_away = True
-        if entry is not None and not self._is_due(entry):
-            return entry
+    def _looking(
+        self, turn: ComputingTurn, entry: CachedEntry | None, is_away: bool
+    ) -> Requests[CachedEntry | None]:
+        """Find a value, or None: the leave to compute it, with a lease in most cases.
+
+        Arguments: entry: the one that the question has found, if it is due; is_away: whether Redis
+        did not answer that.
+        """
         turn.seen = entry
         hashes, hold = self._hashes, self._policy.hold
         place = (flights.server_of(hashes.client), hashes.namespace, turn.key, turn.field)

@@ -127,7 +127,14 @@ class CachedFunction(CachedResults[P, R]):
     def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
         try:
             turn.key, turn.field = self.place(*args, **kwargs)
-            entry: CachedEntry | None = drive_by(self._send, self._looking(turn))
+            entry, is_away = None, False
+            try:
+                entry = self._answered(turn, self._send(self._question(turn)))
+            except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
+                is_away = self._unanswered(turn, error)
+            # A hit makes no generator.
+            if entry is None or self._is_due(entry):
+                entry = drive_by(self._send, self._looking(turn, entry, is_away))
         except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
             turn.fail(error)
             self._fault(error)
@@ -280,7 +287,13 @@ class AsyncCachedFunction(CachedResults[P, R]):
     async def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
         try:
             turn.key, turn.field = self.place(*args, **kwargs)
-            entry: CachedEntry | None = await drive_by_async(self._send, self._looking(turn))
+            entry, is_away = None, False
+            try:
+                entry = self._answered(turn, await self._send(self._question(turn)))
+            except Exception as error:  # noqa: BLE001 - as in `CachedFunction._look`
+                is_away = self._unanswered(turn, error)
+            if entry is None or self._is_due(entry):
+                entry = await drive_by_async(self._send, self._looking(turn, entry, is_away))
         except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
             turn.fail(error)
             self._fault(error)
