@@ -16,6 +16,7 @@ if "--without-hiredis" in sys.argv:
     # redis-py looks for it when it is imported, and falls back to its own parser.
     sys.modules["hiredis"] = None  # type: ignore[assignment]
 
+import cached
 import collecting
 import enlist
 import hash_size
@@ -57,6 +58,7 @@ def _on_a_server(measure: Callable[[Any], list[Figure]]) -> Callable[[], list[Fi
 
 GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "enlist": enlist.measure,
+    "cached": _on_a_server(cached.measure),
     "round-trips": _on_a_server(round_trips.measure),
     "collecting": _on_a_server(collecting.measure),
     "ick": _on_a_server(ick.measure),
