@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from workstealing.jobs.due_collecting import (
     left_of,
     looks,
 )
+from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
@@ -29,10 +31,12 @@ from workstealing.store.connection import checked, is_elsewhere
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex, DueKey, scored
+from workstealing.structures.layout import ask_server
 from workstealing.structures.stored import MOST_STORED
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
-from workstealing.structures.volatile_hashes.commands import HashNames
+from workstealing.structures.volatile_hashes.commands import NATIVE_COMMANDS, HashNames
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
+from workstealing.structures.volatile_hashes.server_faults import Applying, applying, server_of
 
 __all__ = ["HashFieldExpiry"]
 
@@ -42,8 +46,13 @@ TOGETHER = 25
 FIELDS_A_SCRIPT = 1_000
 # The deadlines of a hash that ended as a whole may wait for so long; see `_HashGarbage.needs_end`.
 SOON_MS = 24 * 3_600_000
+# A native namespace's server is asked for its settings so often.
+_ASKS_SECONDS = 60.0
 # PTTL's reply for a key that is not there.
 NO_KEY = -2
+_faults = FaultLog(SYSTEM_CLOCK)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_faults.after_fork)
 
 
 class HashFieldExpiry(CollectingJob):
@@ -55,7 +64,8 @@ class HashFieldExpiry(CollectingJob):
     ``hash_field_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among due
     hashes.
 
-    On a native namespace the server itself expires the fields, and every slice is idle. A slice
+    On a native namespace the server itself expires the fields, and every slice is idle; it reports
+    the figure `server_faults`, the number of the server's faults that apply. A slice
     takes one or two round trips to find hashes that are due, and two for each hash.
 
     Source: the expiry job of Jim Nelson's talk on work stealing at the Internet Archive; two
@@ -124,6 +134,9 @@ class _FieldCollector(DueCollector):
         self._together, self._fields, self._asks_ends = TOGETHER, 1, False
         # The expected number of expired fields of each hash of a sweep.
         self._swept = 1
+        # When the server was asked, and the faults that apply there, None: nobody knows.
+        self._asked_at: float | None = None
+        self._applying: Sequence[Applying] | None = None
         # The nodes to which the script was sent.
         self._loaded: set[Node] = set()
 
@@ -137,6 +150,7 @@ class _FieldCollector(DueCollector):
         attempt on up to 25 hashes, or three if deadlines far ahead are met unexpectedly.
         """
         self._require_writable(slice)
+        self._look_at_server(slice)
         collected, expired, served, longest = 0, 0, 0, 0.0
         problem: LayoutError | None = None
         try:
@@ -171,6 +185,28 @@ class _FieldCollector(DueCollector):
         if problem is not None and not collected:
             raise problem
         return collected
+
+    def _look_at_server(self, slice: Slice) -> None:
+        """Report the faults of the server that keeps a native namespace's deadlines.
+
+        Its settings may change behind the namespace's first use. One round trip a minute.
+        """
+        budget = Budget(slice.remaining())
+        layout = self._index.layout(budget)
+        if layout is None or not layout.is_native:
+            return
+        now = self._clock.monotonic()
+        if self._asked_at is None or now - self._asked_at >= _ASKS_SECONDS:
+            self._asked_at = now
+            facts = self._index.drive(ask_server(self._names.layout, NATIVE_COMMANDS), budget)
+            # One that hides its settings is the doctor's: there is no figure for it.
+            is_told = bool(server_of(facts.info)[0])
+            self._applying = applying(facts.info) if is_told else None
+        if self._applying is not None:
+            slice.measure("server_faults", len(self._applying))
+            for fault, _ in self._applying:
+                subject = f"the native namespace {self._names.namespace!r}"
+                _faults.warn(f"{subject}, {fault.name}", fault.said())
 
     def count(self, slice: Slice) -> int:
         """Return how many fields `collect` would remove now, at most the limit; change nothing.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
@@ -41,7 +41,7 @@ from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
 from workstealing.store.twin import Twin
 from workstealing.structures.due_index import DueIndex, DueKey
-from workstealing.structures.layout import LAYOUT_SCRIPTS
+from workstealing.structures.layout import LAYOUT_SCRIPTS, facts_of
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
 from workstealing.structures.stored import holding_ours
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
@@ -51,6 +51,7 @@ from workstealing.structures.volatile_hashes.commands import (
     HashTranslator,
 )
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
+from workstealing.structures.volatile_hashes.server_faults import checked_faults, reason_against
 
 __all__ = ["MigrateToNative"]
 
@@ -62,7 +63,11 @@ class MigrateToNative(DivisibleJob):
     the job. When the namespace is native, its slices are idle and you can uninstall it. Readers and
     writers go on meanwhile: a hash is handed over before its next use.
 
-    Arguments: hashes: the namespace; limit: the most fields a slice hands over; dry_run: count the
+    A server with a known fault that applies is refused: see the table of faults in
+    docs/volatile_hashes.md.
+
+    Arguments: hashes: the namespace; limit: the most fields a slice hands over; accept: names of
+    faults of the server that you accept; dry_run: count the
     fields that a slice would hand over, at most `limit`, and change nothing; name: by default
     ``migrate_to_native.<namespace>``; random: returns a float in [0, 1).
     """
@@ -72,6 +77,7 @@ class MigrateToNative(DivisibleJob):
         hashes: VolatileHashes | AsyncVolatileHashes,
         limit: int = 25,
         *,
+        accept: Collection[str] = (),
         dry_run: bool = False,
         name: str | None = None,
         random: Callable[[], float] = random.random,
@@ -84,13 +90,14 @@ class MigrateToNative(DivisibleJob):
         self.name = f"migrate_to_native.{hashes.namespace}" if name is None else name
         self.dependency: Hashable = hashes.twin.identity
         self._migrator = _Migrator(hashes.twin, hashes.names, hashes.translator, random, clock)
+        self._migrator.accepted = checked_faults(accept)
 
     def perform(self, slice: Slice) -> int:
         """Hand over up to ``slice.limit`` fields; close the namespace when none is left.
 
         Returns: how many were handed over; on a dry run, how many would be. Raises:
-        ConfigurationError if the server cannot expire fields; LayoutError; connection faults. One
-        or two round trips to look, and one for each hash.
+        ConfigurationError if the server cannot expire fields, or has a fault that applies;
+        LayoutError; connection faults. One or two round trips to look, and one for each hash.
         """
         if self.dry_run:
             return self._migrator.count(slice)
@@ -139,6 +146,7 @@ class _Migrator:
         self._twin = twin
         self._names = names
         self._translator = translator
+        self.accepted: frozenset[str] = frozenset()
 
     def migrate(self, slice: Slice) -> int:
         """Do one slice of the migration.
@@ -177,7 +185,7 @@ class _Migrator:
             return None, 0.0
         if layout.backend == EMULATED:
             layout.require_writable()
-            self._require_commands(slice)
+            self._require_server(slice)
             # A process that takes the namespace for returning would hand back again what it meets
             # in a closed index shard: there it cannot tell this migration from one before.
             left = seconds_to_wait(self._index, budget)
@@ -201,7 +209,7 @@ class _Migrator:
             slice.observe(backlog=0)
             return 0
         layout.require_writable()
-        self._require_commands(slice)
+        self._require_server(slice)
         counted = 0
         for look in looks(self._index, slice, overdue=False):
             commands = [("ZCARD", self._names.deadlines(due.key)) for due in look.found]
@@ -244,13 +252,19 @@ class _Migrator:
         if mark_shards(self._index, layout, NATIVE, before, budget, if_empty=True):
             change_backend(self._index, MIGRATING, NATIVE, budget)
 
-    def _require_commands(self, slice: Slice) -> None:
-        facts = Operation(load("layout/server_facts"), (self._names.layout,), NATIVE_COMMANDS, list)
-        known = {name.decode() for name in self._run(facts, slice)[1:]}
-        if missing := [name for name in NATIVE_COMMANDS if name not in known]:
+    def _require_server(self, slice: Slice) -> None:
+        script = load("layout/server_facts")
+        asking = Operation(script, (self._names.layout,), NATIVE_COMMANDS, facts_of)
+        facts = self._run(asking, slice)
+        if missing := [name for name in NATIVE_COMMANDS if name not in facts.known]:
             raise ConfigurationError(
                 f"the server lacks {', '.join(missing)}, so the namespace stays emulated: upgrade"
                 " the server to Redis 8 or Valkey 9 first"
+            )
+        if against := reason_against(facts.info, self.accepted):
+            raise ConfigurationError(
+                f"the namespace {self._names.namespace!r} stays emulated: {against}; or name the"
+                " fault in accept="
             )
 
     def _run(self, operation: Operation, slice: Slice) -> Any:

@@ -3,12 +3,6 @@
 -- Complexity: the command's own while nothing has expired, else O(fields).
 --@include hash
 local past, count = past_fields(now())
-if ARGV[1] == '-9223372036854775808' then
-  -- Its size has no sign in 64 bits. Redis 6.2 does not see that.
-  return redis.error_reply(
-    'ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807'
-  )
-end
 -- Amounts that cannot be meant are the server's to refuse.
 local wanted = ARGV[1] and tonumber(ARGV[1])
 if count == 0 or (ARGV[1] and not (wanted and math.abs(wanted) < 2 ^ 53 and wanted % 1 == 0)) then

@@ -338,12 +338,12 @@ def test_a_native_namespace_on_a_server_with_an_aof(
         command.json("doctor", "--app", app_module(APP.format(port=server.port, options="db=0")))
     )
     assert found["job expiry"][1].startswith(f"namespace cli: {backend}")
-    assert ("job expiry, AOF" in found) is is_said
+    assert ("job expiry, aof-replay" in found) is is_said
     if is_said:
-        level, sentence = found["job expiry, AOF"]
+        level, sentence = found["job expiry, aof-replay"]
         assert level == "warning"
         assert "with appendonly yes" in sentence
-        assert "HPERSIST or a later deadline was acknowledged" in sentence
+        assert "acknowledged fields are lost" in sentence
 
 
 RESTRICTED = """

@@ -24,6 +24,7 @@ from workstealing.structures.layout import ask_server
 from workstealing.structures.namespace import EMULATED, read_layout
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
 from workstealing.structures.volatile_hashes.commands import NATIVE_COMMANDS
+from workstealing.structures.volatile_hashes.server_faults import reason_against
 
 SECONDS = 2.0
 FULL_SHARE = 0.9
@@ -200,13 +201,13 @@ def _is_native(structure: Any) -> bool:
         if layout is not None:
             return bool(layout.backend != EMULATED)
         steps = ask_server(structure.names.layout, NATIVE_COMMANDS)
-        _, known = structure.inspect(steps, SECONDS)
+        facts = structure.inspect(steps, SECONDS)
     except ResponseError as error:
         if not (_is_denial(error) or _is_closed(error) or "this command" in str(error)):
             raise
         # A question that the user may not ask, in a script too, is told as a refused command.
         return False
-    return bool(known.issuperset(NATIVE_COMMANDS))
+    return facts.known.issuperset(NATIVE_COMMANDS) and reason_against(facts.info) is None
 
 
 def _denied(

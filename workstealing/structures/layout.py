@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -146,14 +146,32 @@ def opening(key: bytes, fields: Sequence[str | int] = ()) -> tuple[Any, ...]:
     return ("EVAL", load("layout/open").body, 1, key, *fields)
 
 
-def ask_server(key: bytes, commands: Sequence[str] = ()) -> Steps[tuple[str, frozenset[str]]]:
-    """Return the server's eviction policy, and the given commands that it knows.
+class ServerAnswers(NamedTuple):
+    """What a server tells of itself.
 
-    Arguments: key: its server is asked; commands. One round trip.
+    Fields: policy, by which it evicts, "": unknown; info: lines of INFO by their names, where
+    commands were asked for; known: those of the commands that it knows.
     """
-    reply = yield ("EVAL", load("layout/server_facts").body, 1, key, *commands)
-    policy, *known = map(as_text, reply)
-    return policy, frozenset(known)
+
+    policy: str
+    info: Mapping[str, str]
+    known: frozenset[str]
+
+
+def ask_server(key: bytes, commands: Sequence[str] = ()) -> Steps[ServerAnswers]:
+    """Return the facts about the server of a key; commands: it is asked whether it knows them.
+
+    One round trip.
+    """
+    return facts_of((yield ("EVAL", load("layout/server_facts").body, 1, key, *commands)))
+
+
+def facts_of(reply: Sequence[Any]) -> ServerAnswers:
+    """Return the facts in a reply of the script `server_facts`."""
+    policy, *others = map(as_text, reply)
+    lines = others[0].split("\n") if others else []
+    info = dict(line.split(":", 1) for line in lines if ":" in line)
+    return ServerAnswers(policy, info, frozenset(others[1:]))
 
 
 def checked_policies(allow_eviction: Collection[str]) -> frozenset[str]:

@@ -54,7 +54,7 @@ class Layout:
 
     Fields: namespace; backend: one of the structure's; index_shards: their number; version;
     writable: whether this release may write the layout; missing: optional commands that a native
-    server lacks, or an older redis-py.
+    server lacks, or an older redis-py; quirks: commands that it takes in ways of its own.
     """
 
     namespace: str
@@ -63,6 +63,7 @@ class Layout:
     version: int
     writable: bool = True
     missing: frozenset[str] = frozenset()
+    quirks: frozenset[str] = frozenset()
 
     @cached_property
     def is_emulated(self) -> bool:
@@ -229,7 +230,7 @@ def open_layout(names: Names, index_shards: int, allowed: Collection[str]) -> St
     three round trips.
     """
     found = yield from read_layout(names)
-    policy, _ = yield from layouts.ask_server(names.layout)
+    policy, *_ = yield from layouts.ask_server(names.layout)
     layouts.require_policy(names.kind, policy, allowed)
     if found is None:
         (backend,) = names.kind.backends

@@ -699,11 +699,6 @@ def test_bad_input_is_an_error_and_changes_nothing(either: Namespace, call: Any)
 def test_a_deadline_past_the_year_4199_is_an_error(either: Namespace, call: Any) -> None:
     hashes = either.hashes()
     hashes.hset("k", "f", "1")
-    if (either.server.name, either.backend) == ("valkey9", "native"):
-        # The server's own commands take it, and have the last word.
-        call(hashes)
-        assert hashes.hpexpiretime("k", "f")[0] >= 2**46
-        return
     with pytest.raises(redis.ResponseError):
         call(hashes)
     assert (hashes.hget("k", "f"), hashes.hpttl("k", "f")) == (b"1", [-1])
@@ -742,5 +737,8 @@ def test_absurd_counts_end_at_once(redis7: RedisServer, count: int) -> None:
     if count > 0 and count < 2**63:
         assert later.hrandfield("k", count) in ([b"g"], [b"f", b"g"], [b"g", b"f"])
         return
-    with pytest.raises(redis.ResponseError, match="out of range"):
+    refused = (
+        (ConfigurationError, "at most") if count < 0 else (redis.ResponseError, "out of range")
+    )
+    with pytest.raises(refused[0], match=refused[1]):
         later.hrandfield("k", count, withvalues=True)

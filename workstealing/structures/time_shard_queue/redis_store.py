@@ -342,7 +342,7 @@ class RedisTimeShards:
         found: Versioned[Rotation] | None = yield self._layout()
         if found is None and not create:
             return None
-        policy, _ = yield from ask_server(layout_key(self.name))
+        policy, *_ = yield from ask_server(layout_key(self.name))
         require_policy(KIND, policy, self._policies)
         if found is None:
             found = yield self._layout(new=True)

@@ -129,7 +129,7 @@ def open_layout(names: TrackedSetNames, allowed_policies: Collection[str]) -> St
     Raises: LayoutError for a foreign layout; EvictionPolicyError. Two round trips, once.
     """
     names.check((yield names.opening()))
-    policy, _ = yield from ask_server(names.layout)
+    policy, *_ = yield from ask_server(names.layout)
     require_policy(KIND, policy, allowed_policies)
 
 

@@ -6,13 +6,16 @@ redis-py's own: they end in ``execute_command("HSETEX", ...)``, and here that co
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
+from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOT_TAGS, key_slot, require_users_key, to_bytes
 from workstealing.store.once import MayRepeat
 from workstealing.store.operations import AS_BYTES, Operation
@@ -28,10 +31,16 @@ from workstealing.structures.namespace import (
     Names,
     NamespaceKind,
 )
+from workstealing.structures.volatile_hashes.server_faults import (
+    LAST_DEADLINE_MS,
+    MISTREATED_NAMES,
+)
 
 Arguments = Sequence[Any]
 # unpack() in a script has its limits.
 _GUARDED_ARGUMENTS = 4000
+# A million of small ones take a server some 0.1 s. Redis 6.2.5 crashed of the largest number.
+_MOST_RANDOM_FIELDS = 100_000
 
 NATIVE_COMMANDS = ("HSETEX", "HGETEX", "HPEXPIREAT", "HPEXPIRETIME", "HPERSIST")
 OPTIONAL_NATIVE_COMMANDS = ("HGETDEL",)
@@ -272,11 +281,63 @@ def _require_arguments(word: str, args: Arguments) -> None:
         )
 
 
+def _require_few(count: Any) -> None:
+    """Refuse a number of random fields, with repetitions, that holds the server for seconds."""
+    try:
+        number = int(count)
+    except (TypeError, ValueError):
+        # The server's to refuse.
+        return
+    if number < -_MOST_RANDOM_FIELDS:
+        raise ConfigurationError(
+            f"hrandfield(count={number}) asks for {-number:,} fields at once, which would hold the"
+            f" server: ask for at most {_MOST_RANDOM_FIELDS:,} of them, several times"
+        )
+
+
 def require_users_keys(args: Arguments) -> None:
-    """Refuse a command that names one of this package's own keys. Raises: ConfigurationError."""
+    """Refuse a command that no server is to be sent. Raises: ConfigurationError.
+
+    Such a command names one of this package's own keys, or asks for too many random fields.
+    """
     require_users_key(args[1])
-    if args[0] in _NAMES_TWO:
+    word = args[0]
+    if word in _NAMES_TWO:
         require_users_key(args[2])
+    elif word == "HRANDFIELD" and len(args) > 2:
+        _require_few(args[2])
+
+
+_TIMES_MS = {"EX": (1000, True), "PX": (1, True), "EXAT": (1000, False), "PXAT": (1, False)}
+_EXPIRES_MS = {"HEXPIRE": "EX", "HPEXPIRE": "PX", "HEXPIREAT": "EXAT", "HPEXPIREAT": "PXAT"}
+VALKEY_QUIRKS = frozenset({"HSETEX", "HGETEX", STORE, *_EXPIRES_MS})
+"""The commands that `require_faithful` looks at."""
+
+
+def require_faithful(args: Arguments) -> None:
+    """Refuse a command of a native namespace that Valkey would do in another way than Redis.
+
+    Raises: ConfigurationError for a name of a hash that it takes for an option, so that no replica
+    hears of the write; ResponseError, as of Redis, for a deadline past the year 4199.
+    """
+    word = args[0]
+    if word not in _EXPIRES_MS:
+        if to_bytes(args[1]).lower() in MISTREATED_NAMES:
+            raise ConfigurationError(
+                f"Valkey takes the hash's name {args[1]!r} for an option of {word}, and its"
+                ' replicas miss the write: use another name, or backend="emulated"'
+            )
+        options = args[2 : args.index("FIELDS", 2)]
+        times = [each for each in pairwise(options) if each[0] in _TIMES_MS]
+    else:
+        times = [(_EXPIRES_MS[word], args[2])]
+    for unit, given in times:
+        ms, is_relative = _TIMES_MS[unit]
+        if not isinstance(given, int):
+            continue
+        # The server's clock decides, and some seconds decide nothing in the year 4199.
+        if given * ms + (time.time_ns() // 1_000_000 if is_relative else 0) > LAST_DEADLINE_MS:
+            raise ResponseError(f"invalid expire time in '{word.lower()}' command")
 
 
 def hashes_in(args: Arguments) -> Arguments:
@@ -354,6 +415,8 @@ class HashTranslator:
         if not layout.writable and not self.only_reads(args):
             # Where the server keeps the deadlines, no script would refuse it.
             layout.require_writable()
+        if args[0] in layout.quirks and not layout.is_emulated:
+            require_faithful(args)
         if layout.is_emulated:
             if layout.backend == RETURNING:
                 before = self.takes(layout, args)

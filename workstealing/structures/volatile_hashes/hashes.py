@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -17,7 +18,6 @@ from workstealing.store.keys import SLOTS
 from workstealing.store.operations import (
     Asynchronous,
     Blocking,
-    Operation,
     Steps,
     command,
     operation,
@@ -32,7 +32,7 @@ from workstealing.store.pipeline import (
 from workstealing.store.redis_versions import MISREAD_COMMANDS
 from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.structures.access import EXPIRING, NAMESPACE_KEYS, Access
-from workstealing.structures.layout import as_text, ask_server, require_policy
+from workstealing.structures.layout import ask_server, require_policy
 from workstealing.structures.namespace import (
     EMULATED,
     INDEX_SHARDS_OF_A_SERVER,
@@ -53,17 +53,25 @@ from workstealing.structures.on_fleet import (
     form_for,
     settle,
 )
-from workstealing.structures.structure import WARNING, Check
+from workstealing.structures.structure import NOTE, WARNING, Check
 from workstealing.structures.volatile_hashes.caching import AsyncCaching, BlockingCaching
 from workstealing.structures.volatile_hashes.commands import (
     NATIVE_COMMANDS,
     OPTIONAL_NATIVE_COMMANDS,
     OWN_COMMANDS,
+    VALKEY_QUIRKS,
     HashNames,
     HashTranslator,
     hashes_in,
     is_once,
+    require_faithful,
     require_users_keys,
+)
+from workstealing.structures.volatile_hashes.server_faults import (
+    VALKEY,
+    applying,
+    reason_against,
+    server_of,
 )
 from workstealing.structures.volatile_hashes.surface import (
     AsyncHashSurface,
@@ -72,7 +80,7 @@ from workstealing.structures.volatile_hashes.surface import (
 )
 
 BACKENDS = ("auto", "emulated", "native")
-REPLAY_SEEN_IN = ("8.0.2", "8.2.3")
+_log = logging.getLogger("workstealing")
 LAYOUT_SECONDS = 5.0
 
 
@@ -191,27 +199,24 @@ class _Hashes(NamespaceStructure[ClientT]):
         return (yield from self.layout_steps(again=True))
 
     def check_steps(self) -> Steps[Sequence[Check]]:
-        """Check the layout, and whether a native namespace inherits its server's fault with AOF."""
+        """Check the layout, and which faults of its server a native namespace inherits."""
         checks, layout = yield from self._layout_checks()
         if layout is None or not layout.is_native:
             return checks
         try:
-            reply = yield Operation(None, (self.names.layout,), ("INFO",))
+            facts = yield from ask_server(self.names.layout, NATIVE_COMMANDS)
         except NoPermissionError:
             # The check of the server reports that.
             return checks
-        info = dict(line.split(":", 1) for line in as_text(reply).splitlines() if ":" in line)
-        if info.get("aof_enabled") != "1" or "valkey_version" in info:
-            return checks
-        version = info.get("redis_version", "?")
-        is_seen = version in REPLAY_SEEN_IN
-        seen = "" if is_seen else f" (seen in {' and '.join(REPLAY_SEEN_IN)}, not tried in this)"
-        said = (
-            f"Redis {version} with appendonly yes{seen}: a restart after a field's earlier deadline"
-            " deletes the field although HPERSIST or a later deadline was acknowledged, and a"
-            " native namespace inherits that; use backend='emulated'"
-        )
-        return [*checks, Check(", AOF", WARNING, said)]
+        if not server_of(facts.info)[0]:
+            said = f"{reason_against(facts.info)}: nobody knows whether its fields keep deadlines"
+            return [*checks, Check(", server", WARNING, said)]
+        found = [
+            Check(f", {fault.name}", WARNING if is_certain else NOTE, doubt + fault.said())
+            for fault, is_certain in applying(facts.info)
+            for doubt in ("" if is_certain else "the server does not tell its settings; ",)
+        ]
+        return [*checks, *found]
 
     def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
         """Run one command by the namespace's present backend."""
@@ -261,6 +266,8 @@ class VolatileHashes(
             backend = layout.backend
             is_plain = backend == NATIVE and layout.writable and args[0] not in layout.missing
             if is_plain and not self._is_old(layout):
+                if args[0] in layout.quirks:
+                    require_faithful(args)
                 if is_once(args):
                     return run(self.client, command(*args, options=options, once=True))
                 return uncached.ask(self.client, args, options)
@@ -471,7 +478,7 @@ def open_layout(
     """
     layout = yield from read_layout(names)
     wanted = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
-    policy, known = yield from ask_server(names.layout, wanted)
+    policy, info, known = yield from ask_server(names.layout, wanted)
     has_native = known.issuperset(NATIVE_COMMANDS)
     if layout is None:
         if backend == NATIVE and not has_native:
@@ -479,7 +486,16 @@ def open_layout(
                 f'backend="native" needs a server with {", ".join(NATIVE_COMMANDS)} (Redis 8,'
                 ' Valkey 9), and this one lacks them: use backend="auto"'
             )
-        chosen = backend if backend != "auto" else NATIVE if has_native else EMULATED
+        chosen = backend
+        if backend == "auto":
+            against = reason_against(info) if has_native else None
+            chosen = NATIVE if has_native and against is None else EMULATED
+            if against is not None:
+                _log.info(
+                    "the namespace %r is emulated although the server expires fields: %s",
+                    names.namespace,
+                    against,
+                )
         if chosen == EMULATED:
             require_policy(names.kind, policy, allowed_policies)
         layout = yield from write_layout(names, chosen, index_shards)
@@ -500,6 +516,8 @@ def open_layout(
                 " namespace"
             )
         missing = frozenset(OPTIONAL_NATIVE_COMMANDS) - known
-        return replace(layout, missing=missing | MISREAD_COMMANDS | OWN_COMMANDS)
+        quirks = VALKEY_QUIRKS if server_of(info)[0] == VALKEY else frozenset()
+        missing |= MISREAD_COMMANDS | OWN_COMMANDS
+        return replace(layout, missing=missing, quirks=quirks)
     require_policy(names.kind, policy, allowed_policies)
     return layout
