@@ -21,6 +21,7 @@ from workstealing.jobs.log_compactor import LogCompactor
 from workstealing.jobs.log_trimmer import LogTrimmer
 from workstealing.jobs.migrate_to_emulated import MigrateToEmulated
 from workstealing.jobs.migrate_to_native import MigrateToNative
+from workstealing.jobs.native_field_audit import NativeFieldAudit
 from workstealing.jobs.queue_expiry import QueueExpiry
 from workstealing.jobs.rq_leftovers import RqLeftovers
 from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueReaper
@@ -53,6 +54,7 @@ __all__ = [
     "LogTrimmer",
     "MigrateToEmulated",
     "MigrateToNative",
+    "NativeFieldAudit",
     "QueueExpiry",
     "RqLeftovers",
     "ShuffleQueueReaper",

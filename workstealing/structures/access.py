@@ -310,6 +310,15 @@ JOBS = {
         ),
         native=True,
     ),
+    "NativeFieldAudit": JobAccess(
+        _ONLY_HASHES,
+        Access(
+            keys=(),
+            commands=frozenset({"SCAN", "HSCAN", "HLEN", "HRANDFIELD", "HMGET", "INFO", "TIME"}),
+            native=frozenset({"HPEXPIRETIME"}),
+        ),
+        native=True,
+    ),
     "QueueExpiry": JobAccess(("shuffle queues",)),
     "ShuffleQueueReaper": JobAccess(("shuffle queue",)),
     "TimeShardSweeper": JobAccess(("time shard queue",)),

@@ -1,0 +1,180 @@
+"""NativeFieldAudit: what a sample of fields tells of servers that keep them wrongly."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.servers import RedisCluster3, RedisServer, wait_until
+from workstealing.errors import ConfigurationError
+from workstealing.jobs import NativeFieldAudit
+from workstealing.recruiting.slice import Slice
+from workstealing.structures import VolatileHashes
+
+Start = Callable[..., RedisServer]
+HASHES = 200
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, start_redis: Start) -> tuple[Any, Any]:
+    """Clients of a primary that does not collect expired fields, and of its replica."""
+    product, version = request.param
+    config = {"enable_debug_command": "yes", "repl_diskless_sync_delay": 0}
+    primary, replica = (start_redis(version, product, **config) for _ in range(2))
+    client, follower = primary.client(), replica.client()
+    client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", 0)
+    follower.execute_command("REPLICAOF", "127.0.0.1", primary.port)
+    wait_until(
+        lambda: follower.info("replication")["master_link_status"] == "up", "the replica to follow"
+    )
+    return client, follower
+
+
+VALKEY, REDIS = ("valkey", "9.1"), ("redis", 8)
+EITHER = pytest.mark.parametrize("pair", [VALKEY, REDIS], indirect=True, ids=["valkey", "redis"])
+
+
+def heard(client: Any, follower: Any) -> None:
+    """Wait until the replica has all that the primary has."""
+    client.set("heard", "yes")
+    wait_until(lambda: follower.get("heard") == b"yes", "the replica to hear")
+
+
+def audit(hashes: VolatileHashes, follower: Any = None, limit: int = 25) -> NativeFieldAudit:
+    return NativeFieldAudit(hashes, "item:*", follower, limit=limit, random=random.Random(7).random)
+
+
+def within_300_commands(job: NativeFieldAudit) -> bool:
+    """Say whether slices find it with 300 commands: 0.1 % of a minute at 5,000 a second."""
+    spent = 0
+    while spent < 300:
+        slice = Slice(25, 10.0)
+        found = job.perform(slice)
+        spent += slice.operations
+        assert slice.measured is not None
+        if different := slice.measured.get("replica_differences"):
+            assert found == different + slice.measured["kept_past_deadline"]
+            return True
+    return False
+
+
+@pytest.mark.parametrize("pair", [VALKEY], indirect=True)
+def test_valkeys_revived_fields_are_found(
+    pair: tuple[Any, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    client, follower = pair
+    hashes = VolatileHashes(client, "n", backend="native")
+    for number in range(HASHES):
+        hashes.hset(f"item:{number}", mapping={"a": 1, "b": 2, "live": 3})
+        hashes.hexpire(f"item:{number}", 600, "live")
+    for number in range(0, HASHES, 5):
+        hashes.hpexpire(f"item:{number}", 20, "a")
+    wait_until(lambda: hashes.hget(f"item:{HASHES - 5}", "a") is None, "fields to expire")
+    for number in range(0, HASHES, 5):
+        assert hashes.hpersist(f"item:{number}", "a", "live") == [-2, 1]
+    heard(client, follower)
+    with caplog.at_level(logging.WARNING, "workstealing"):
+        assert within_300_commands(audit(hashes, follower))
+    (line,) = [each for each in caplog.messages if "on its replica" in each]
+    assert "the deadline -2 on the primary and -1 on its replica" in line
+
+
+@pytest.mark.parametrize("pair", [REDIS], indirect=True)
+def test_redis_fields_without_their_deadline_are_found(pair: tuple[Any, Any]) -> None:
+    client, follower = pair
+    hashes = VolatileHashes(client, "n", backend="native")
+    for number in range(HASHES):
+        hashes.hsetex(f"item:{number}", mapping={"a": 1, "b": 2}, ex=600)
+    for number in range(0, HASHES, 5):
+        hashes.hincrbyfloat(f"item:{number}", "a", 1.5)
+    heard(client, follower)
+    assert within_300_commands(audit(hashes, follower))
+
+
+@EITHER
+def test_where_all_is_right_nothing_is_found(pair: tuple[Any, Any]) -> None:
+    client, follower = pair
+    hashes = VolatileHashes(client, "n", backend="native")
+    for number in range(HASHES):
+        hashes.hsetex(f"item:{number}", mapping={"a": 1, "b": 2}, ex=600)
+        hashes.hset(f"item:{number}", "c", "for ever")
+    for number in range(100):
+        hashes.hset("item:large", mapping={f"f{number}": 1})
+    heard(client, follower)
+    job, compared = audit(hashes, follower), 0.0
+    for _ in range(30):
+        slice = Slice(25, 10.0)
+        assert job.perform(slice) == 0
+        assert slice.measured is not None
+        compared += slice.measured.get("fields_compared", 0.0)
+    assert compared > 300
+
+
+@EITHER
+def test_a_replica_that_lags_behind_is_not_judged(pair: tuple[Any, Any]) -> None:
+    client, follower = pair
+    hashes = VolatileHashes(client, "n", backend="native")
+    for number in range(HASHES):
+        hashes.hsetex(f"item:{number}", mapping={"a": 1}, ex=600)
+    heard(client, follower)
+    follower.execute_command("REPLICAOF", "NO", "ONE")
+    for number in range(HASHES):
+        hashes.hsetex(f"item:{number}", mapping={"a": 2}, ex=6_000)
+    job = audit(hashes, follower)
+    for _ in range(5):
+        slice = Slice(25, 10.0)
+        assert job.perform(slice) == 0
+        assert slice.measured is not None
+        assert slice.measured.get("fields_compared", 0.0) == 0.0
+
+
+@pytest.mark.parametrize("pair", [VALKEY], indirect=True)
+def test_fields_that_are_kept_too_long_are_counted(pair: tuple[Any, Any]) -> None:
+    client, _ = pair
+    hashes = VolatileHashes(client, "n", backend="native")
+    for number in range(10):
+        hashes.hset(f"item:{number}", mapping={"a": 1, "b": 2})
+        hashes.hpexpire(f"item:{number}", 20, "a")
+    wait_until(lambda: hashes.hget("item:9", "a") is None, "fields to expire")
+    slice = Slice(100, 10.0)
+    assert audit(hashes, limit=100).perform(slice) > 0
+    assert slice.measured is not None
+    assert set(slice.measured) == {"kept_past_deadline"}
+
+
+def test_other_namespaces_and_keys_are_left_alone(redis8: RedisServer) -> None:
+    client = redis8.client()
+    emulated = VolatileHashes(client, "e", backend="emulated")
+    emulated.hsetex("item:1", "a", 1, ex=600)
+    assert audit(emulated).perform(Slice(25, 10.0)) == 0
+    hashes = VolatileHashes(client, "n", backend="native")
+    assert audit(hashes).perform(Slice(25, 10.0)) == 0
+    hashes.open()
+    client.set("item:2", "no hash")
+    before = {key: client.type(key) for key in client.scan_iter()}
+    assert audit(hashes).perform(Slice(25, 10.0)) == 0
+    assert {key: client.type(key) for key in client.scan_iter()} == before
+
+
+def test_a_cluster_is_audited_without_replicas(cluster8: RedisCluster3) -> None:
+    hashes = VolatileHashes(cluster8.client(), "n", backend="native")
+    for number in range(30):
+        hashes.hsetex(f"item:{number}", "a", 1, ex=600)
+    job = audit(hashes)
+    for _ in range(10):
+        assert job.perform(Slice(25, 10.0)) == 0
+
+
+def test_wrong_arguments(redis8: RedisServer, cluster8: RedisCluster3) -> None:
+    with pytest.raises(ConfigurationError, match="is no pattern"):
+        NativeFieldAudit(VolatileHashes(redis8.client(), "n"), "")
+    with pytest.raises(ConfigurationError, match="expected VolatileHashes"):
+        NativeFieldAudit(redis8.client(), "item:*")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="cluster's replicas"):
+        NativeFieldAudit(VolatileHashes(cluster8.client(), "n"), "item:*", redis8.client())
