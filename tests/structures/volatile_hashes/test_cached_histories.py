@@ -75,7 +75,7 @@ class History:
         reply = self.cached._send(request)
         if isinstance(request, tuple):
             if request[0] == STORE and reply:
-                self.floor = max(self.floor, int(request[-1].partition(b":")[2]))
+                self.floor = max(self.floor, int(request[-2].partition(b":")[2]))
             elif request[0] == FORGET:
                 self.floor = max(self.floor, self.version)
             if request[0] != FORGET and self.chance.random() < 0.1:
