@@ -1,16 +1,21 @@
 -- Reads a key that moves to another node of a fleet; nobody writes it here any more.
--- KEYS: key, the tokens of leaving keys, due index, deadlines (of a volatile hash whose deadlines are kept
--- here). ARGV: the type of the key. Returns its dump, when it ends as a whole, its score in the due index, the
--- dump of its deadlines ('' for none), and its token, times in ms; nil if there is none or it has expired: then
--- what is left of it is removed. Expired fields are deleted, so that a clock that is behind does not bring them
--- back. A key keeps its token until it is dropped: if it is written here again afterwards, it gets another one.
+-- KEYS: key, the tokens of leaving keys, due index, and of a volatile hash the leases on its fields and, if they
+-- are kept here, its deadlines. ARGV: the type of the key. Returns its dump, when it ends as a whole, its score in
+-- the due index, the dump of its deadlines ('' for none), and its token, times in ms; nil if there is none or it
+-- has expired: then what is left of it is removed. Expired fields are deleted, so that a clock that is behind does
+-- not bring them back. A key keeps its token until it is dropped: if it is written here again afterwards, it gets
+-- another one. Leases end, or a result would be stored here behind an invalidate() at the new home.
 --@include clock
 --@include bounded
 --@include layout
-local key, leaving, due, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local key, leaving, due, leases, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local problem = refuse_key('HLEN', leaving, 'the tokens of leaving keys')
+  or leases and refuse_key('HLEN', leases, 'the leases of a volatile hash')
 if problem then
   return problem
+end
+if leases and redis.call('EXISTS', leases) == 1 then
+  redis.call('UNLINK', leases)
 end
 
 -- Removes what is left of a key that is not here, or is garbage. One of another type is somebody else's. A

@@ -1,7 +1,7 @@
 -- Removes a key that has been carried to another node of a fleet, with what is beside it, unless it has been
 -- written here again since: its token is another one then, or it has none yet.
--- KEYS: key, the tokens of leaving keys, due index, deadlines (only of a volatile hash). ARGV: the type of the
--- key; a key of another type is somebody else's and stays; its token. Returns 1 if it was removed, else 0.
+-- KEYS: key, the tokens of leaving keys, due index, and the leases and deadlines of a volatile hash. ARGV: the type
+-- of the key; a key of another type is somebody else's and stays; its token. Returns 1 if it was removed, else 0.
 --@include layout
 local leaving = KEYS[2]
 local problem = refuse_key('HLEN', leaving, 'the tokens of leaving keys')
@@ -11,8 +11,8 @@ end
 if redis.call('HGET', leaving, KEYS[1]) ~= ARGV[2] then
   return 0
 end
-if KEYS[4] then
-  redis.call('UNLINK', KEYS[4])
+for i = 4, #KEYS do
+  redis.call('UNLINK', KEYS[i])
 end
 if redis.call('TYPE', KEYS[1]).ok == ARGV[1] then
   redis.call('UNLINK', KEYS[1])

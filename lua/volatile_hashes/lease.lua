@@ -3,8 +3,8 @@
 -- FIELDS, 1, the field, nonce, the lease's length in ms, the longest it may be extended to in all, the
 -- longest time that a value may have left without being the answer (-1: any value is the answer; '': none
 -- is), how: '' or OVER (whoever holds it, and whatever is stored) or ONLY (it is only extended).
--- Returns a list: 1 if the nonce has the lease now, else 0; the value, or nil; its time left in ms, -1 for
--- ever. A nonce that asks again has its lease as it was. Nothing of the user's is changed.
+-- Returns a list: when the nonce took the lease that it has now (us), else 0; the value, or nil; its time left
+-- in ms, -1 for ever. A nonce that asks again has its lease as it was. Nothing of the user's is changed.
 --@include leases
 local hash, deadlines, at = KEYS[1], KEYS[2], now()
 local field, nonce, length, longest, how = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[10]
@@ -28,7 +28,7 @@ local is_granted = holder == nonce
 local is_answer = value and ARGV[9] ~= '' and (left < 0 or left > tonumber(ARGV[9]))
 if is_granted and how == 'ONLY' then
   -- Up to the longest in all: from then on others need not believe that it comes to an end.
-  length = math.min(length, taken + longest - at)
+  length = math.min(length, math.floor(taken / 1000) + longest - at)
   if length > 0 then
     lay('=' .. field, whole(at + length) .. ' ' .. whole(taken) .. ' ' .. nonce, length)
   end
@@ -37,8 +37,8 @@ elseif not is_granted and how ~= 'ONLY' and (how == 'OVER' or not holder and not
   local over = string.match(redis.call('HGET', leases, '-' .. nonce) or '', '^%d+$')
   if not over or tonumber(over) <= at then
     prune(at)
-    lay('=' .. field, whole(at + length) .. ' ' .. whole(at) .. ' ' .. nonce, length)
-    is_granted = true
+    is_granted, taken = true, micros()
+    lay('=' .. field, whole(at + length) .. ' ' .. whole(taken) .. ' ' .. nonce, length)
   end
 end
-return { is_granted and 1 or 0, value, left }
+return { is_granted and taken or 0, value, left }

@@ -4,8 +4,8 @@
 --@include layout
 --@include values
 
---   KEYS[5] the leases, a hash: `=field` -> `deadline taken nonce` of a lease, `-nonce` -> until when that
---           nonce, which was given back, is granted nothing (times in ms)
+--   KEYS[5] the leases, a hash: `=field` -> `deadline taken nonce` of a lease (taken in us), `-nonce` -> until
+--           when that nonce, which was given back, is granted nothing (other times in ms)
 -- The server's own time to live ends the key with its last lease.
 local leases = KEYS[5]
 
@@ -16,7 +16,13 @@ local function refuse_leases()
   return refuse_key('HLEN', leases, 'the leases of a volatile hash')
 end
 
--- The lease on a field that is out now: its nonce and when it was taken, or nil.
+-- The microseconds since the epoch, so that no two leases are taken at the same time.
+local function micros()
+  local clock = redis.call('TIME')
+  return clock[1] * 1000000 + clock[2] + 1000 * CLOCK_SHIFT_MS
+end
+
+-- The lease on a field that is out now: its nonce and when it was taken (us), or nil.
 local function lease_on(field, at)
   local deadline, taken, nonce = string.match(redis.call('HGET', leases, '=' .. field) or '', '^(%d+) (%d+) (.+)$')
   if deadline and #deadline < 16 and tonumber(deadline) > at then

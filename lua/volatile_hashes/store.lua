@@ -1,7 +1,7 @@
 -- Stores a field by its computer, which must still have the lease; or by anybody, who ends the lease.
 -- KEYS: hash, deadlines, due, mark, leases. ARGV: mark, HSETEX if the server keeps deadlines (else ''),
 -- FIELDS, 1, the field, nonce ('': by anybody), for how long in ms ('': for ever), FNX (only if there is
--- no such field) or '', the value.
+-- no such field) or '', the value, when the nonce took the lease (us): a late request may have taken it anew.
 -- Returns 1; or 0: the lease has ended, or another has it, or it was voided, or FNX is not met, and nothing
 -- was changed.
 --@include leases
@@ -10,7 +10,8 @@ if problem then
   return problem
 end
 local at, field, nonce, ms, value = now(), ARGV[5], ARGV[6], ARGV[7], ARGV[9]
-if nonce ~= '' and lease_on(field, at) ~= nonce then
+local holder, taken = lease_on(field, at)
+if nonce ~= '' and (holder ~= nonce or whole(taken) ~= ARGV[10]) then
   return 0
 end
 if ARGV[2] ~= '' then

@@ -109,9 +109,11 @@ def require_alike(structure: Any, old: Layout, new: Layout) -> None:
 
 
 def _leaving(structure: Any, name: bytes, layout: Layout) -> tuple[bytes, ...]:
-    """Return a key, the tokens of leaving keys, and what is beside it."""
-    name, *beside = _beside(structure, name, layout)
-    return (name, structure.names.leaving(layout.shard_of(key_slot(name))), *beside)
+    """Return a key, the tokens of leaving keys, and what is beside it, a hash's leases, too."""
+    name, due, *deadlines = _beside(structure, name, layout)
+    leaving = structure.names.leaving(layout.shard_of(key_slot(name)))
+    leases = (structure.names.computing(name),) if structure.holds == "hash" else ()
+    return (name, leaving, due, *leases, *deadlines)
 
 
 def _beside(structure: Any, name: bytes, layout: Layout) -> tuple[bytes, ...]:

@@ -171,6 +171,37 @@ def test_a_carrier_that_comes_late_removes_no_key_that_was_written_since(
         assert (after.hget(name, "f") if kind == "h" else after.get(name)) == b"second"
 
 
+@pytest.mark.parametrize("by", ["its first use", "the job"])
+@pytest.mark.parametrize("is_there", [True, False], ids=["stored before", "new"])
+def test_a_computation_under_way_stores_nothing_at_a_former_home(
+    servers: dict[str, RedisServer], by: str, is_there: bool
+) -> None:
+    """It stored an older result behind an invalidate(), and that was carried over."""
+    before, there = fleet(servers, OLD), fleet(servers, NEW, previous=OLD)
+    name = moving(there, "h")
+    source = ["old"]
+
+    def of(on: Fleet) -> Any:
+        return both(on)[0].cached(ttl=600, key=name, field="f")(lambda: source[0])
+
+    def computes() -> str:
+        read = source[0]
+        source[0] = "new"
+        if by == "the job":
+            work_off(FleetRebalance(both(there)[0], None))
+        of(there).invalidate()
+        assert of(there)() == "new"
+        of(there).invalidate()
+        return read
+
+    late: Any = both(before)[0].cached(ttl=600, key=name, field="f")(computes)
+    if is_there:
+        both(before)[0].hsetex(name, mapping={"other": 1}, ex=600)
+    assert late() == "old"
+    assert not servers[there.former_home(name) or ""].client().exists(name)
+    assert of(fleet(servers, NEW, previous=OLD))() == "new"
+
+
 @pytest.mark.parametrize("kind", ["h", "k"])
 def test_a_former_home_that_takes_no_writes_holds_up_its_own_keys_only(
     servers: dict[str, RedisServer], kind: str

@@ -76,20 +76,21 @@ class ComputingTurn:
     """One call's leave to compute: the lease that it holds, or may hold.
 
     Attributes: key and field, the place of the result; token, the lease's nonce, None: there is no
-    lease to give back; is_cut, whether a command was interrupted, so that the client's connection
-    may still owe its reply; unreadable, whether a value stands there that nobody can decode;
-    flight, which this call leads, if it does; computed, the flight's step of the computation; seen,
-    an old value.
+    lease to give back; taken, when that was granted, by the server's clock in us; is_cut, whether a
+    command was interrupted, so that the client's connection may still owe its reply; unreadable,
+    whether a value stands there that nobody can decode; flight, which this call leads, if it does;
+    computed, the flight's step of the computation; seen, an old value.
     """
 
     __slots__ = (
-        *("computed", "field", "flight", "is_cut", "key", "seen", "token"),
+        *("computed", "field", "flight", "is_cut", "key", "seen", "taken", "token"),
         "unreadable",
     )
 
     def __init__(self, place: tuple[str, str] | None = None) -> None:
         self.key, self.field = ("", "") if place is None else place
         self.token: str | None = None
+        self.taken = 0
         self.is_cut = False
         self.unreadable = False
         self.flight: CachedFlight | None = None
@@ -352,9 +353,9 @@ class CachedResults(Generic[P, R]):
         else:
             least = -1 if seen is None else round(1000 * (seen.left + self._policy.stale))
         before = turn.step()
-        done, value, left = yield from self._patiently(self._asking(turn, least))
+        turn.taken, value, left = yield from self._patiently(self._asking(turn, least))
         policy = self._policy
-        if done:
+        if turn.taken:
             if turn.flight is not None:
                 patience = min(policy.wait, 2 * policy.lease / 3)
                 turn.flight.extended_at = time.monotonic() + patience
@@ -374,7 +375,7 @@ class CachedResults(Generic[P, R]):
 
     def _taking_over(self, turn: ComputingTurn) -> Requests[None]:
         """Take the lease whoever has it: from now on the computers before store nothing."""
-        yield from self._patiently(self._asking(turn, "", "OVER"))
+        turn.taken, *_ = yield from self._patiently(self._asking(turn, "", "OVER"))
 
     def _storing(self, turn: ComputingTurn, content: bytes, cost: float) -> Requests[None]:
         """Store a result and give the lease back, in one step; without the lease store nothing."""
@@ -391,16 +392,16 @@ class CachedResults(Generic[P, R]):
                 return
             storing = turn.step()
             place = (STORE, turn.key, "FIELDS", 1, turn.field)
-            if (yield from self._patiently((*place, turn.token, ms, "", data))):
+            if (yield from self._patiently((*place, turn.token, ms, "", data, turn.taken))):
                 # Nobody had voided the lease, so it is good for those who came meanwhile, too.
-                before = storing
+                before, turn.token = storing, None
             elif cost >= self._policy.lease:
                 _faults.warn(
                     self._subject,
                     f"a result was not kept, because it took {cost:.1f} seconds to compute and the"
                     f" lease is {self._policy.lease:g}: give a longer lease=",
                 )
-            turn.token = None
+            # Otherwise it is still given back: a late request may have taken it anew.
         finally:
             turn.land(Landing(data, ms, before))
 
