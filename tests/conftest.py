@@ -11,6 +11,7 @@ import functools
 import gc
 import logging
 import os
+import sys
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
@@ -101,6 +102,16 @@ def _logging_is_left_as_it_was() -> Iterator[None]:
     before = _logging()
     yield
     assert _logging() == before, "this test leaves logging changed for those that follow"
+
+
+@pytest.fixture(autouse=True)
+def _breakers_are_closed() -> Iterator[None]:
+    """Leave no server alone because of a fault in an earlier test."""
+    yield
+    # Only if a test has loaded it: an import here would cost those that load nothing.
+    breakers = sys.modules.get("workstealing.recruiting.breakers")
+    if breakers is not None:
+        breakers.SERVER_BREAKERS.reset()
 
 
 def _logging() -> list[object]:

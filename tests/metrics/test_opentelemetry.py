@@ -15,6 +15,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from workstealing.metrics.opentelemetry import OpenTelemetryHooks
 from workstealing.recruiting import Outcome, Recruiter
+from workstealing.recruiting.breakers import SERVER_BREAKERS
+from workstealing.testing import ManualClock
 
 
 class Collected:
@@ -53,6 +55,20 @@ def hooks(reader: InMemoryMetricReader) -> Iterator[OpenTelemetryHooks]:
     provider = MeterProvider([reader])
     yield OpenTelemetryHooks(provider.get_meter("a test"))
     provider.shutdown()
+
+
+def test_a_server_that_is_not_reached(
+    hooks: OpenTelemetryHooks, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(SERVER_BREAKERS, "clock", clock)
+    breaker = SERVER_BREAKERS.of(("server", ("cache.local", 6379)))
+    assert Collected(reader)("server_unreached", server="cache.local:6379") is None
+    breaker.fail(clock.monotonic(), None)
+    clock.advance(3.0)
+    assert Collected(reader)("server_unreached", server="cache.local:6379") == 3.0
+    breaker.recover()
+    assert Collected(reader)("server_unreached", server="cache.local:6379") is None
 
 
 def test_every_metric(hooks: OpenTelemetryHooks, reader: InMemoryMetricReader) -> None:

@@ -22,7 +22,9 @@ from support.processes import end, free_port, spawn
 from workstealing.dashboard.watched import Watched
 from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
+from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.structures.structure import DeadBox, Structure
+from workstealing.testing import ManualClock
 
 PATIENCE = 120.0
 Sample = tuple[str, frozenset[tuple[str, str]]]
@@ -130,6 +132,24 @@ def test_a_breaker_that_is_open(registry: CollectorRegistry, shown: Callable[[],
     assert recruiter.enlist() is Outcome.FAILED
     recruiter.flush()
     assert shown()("breaker_open", job_name="sweep") == 1
+
+
+def test_a_server_that_is_not_reached(
+    registry: CollectorRegistry, shown: Callable[[], Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(SERVER_BREAKERS, "clock", clock)
+    hooks = PrometheusHooks(registry)
+    breaker = SERVER_BREAKERS.of(("server", ("cache.local", 6379)))
+    hooks.on_enlisted(1)
+    assert shown()("server_unreached_seconds", server="cache.local:6379") is None
+    breaker.fail(clock.monotonic(), None)
+    clock.advance(3.0)
+    hooks.on_enlisted(1)
+    assert shown()("server_unreached_seconds", server="cache.local:6379") == 3.0
+    breaker.recover()
+    hooks.on_enlisted(1)
+    assert shown()("server_unreached_seconds", server="cache.local:6379") == 0.0
 
 
 def test_what_keeps_up_is_shown_once_it_is_known(

@@ -149,7 +149,7 @@ def test_every_shape_of_figures_has_every_outcome() -> None:
 def test_without_jobs_everybody_is_dismissed_and_counted() -> None:
     recruiter = Recruiter()
     assert {recruiter.enlist() for _ in range(3_000)} == {Outcome.DISMISSED}
-    assert recruiter.stats() == {"enlisted": 3_000, "jobs": {}}
+    assert recruiter.stats() == {"enlisted": 3_000, "jobs": {}, "unreached": {}}
 
 
 class TestHooksHearOfTheEnlisted:

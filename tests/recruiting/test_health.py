@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +17,9 @@ import pytest
 from workstealing import Aborted, Outcome, Recruiter, Slice
 from workstealing.errors import OutOfTime
 from workstealing.recruiting import FunctionJob
+from workstealing.recruiting.breakers import Breaker
 from workstealing.recruiting.health import (
     ERRORS_NAMED,
-    Breaker,
     Findings,
     Verdict,
     error_name,
@@ -430,6 +431,55 @@ class TestBreaker:
             assert breaker.is_open(now)
             assert breaker.is_open(now + seconds * share - 0.01)
             assert not breaker.is_open(now + seconds * share)
+
+    def test_after_the_period_it_admits_one_call_and_no_other_for_a_period(self) -> None:
+        breaker = Breaker(10, random=lambda: 0.5)
+        assert breaker.admits(100)
+        breaker.fail(100, breaker.outage)
+        assert not breaker.admits(100.99)
+        assert [breaker.admits(101) for _ in range(3)] == [True, False, False]
+        # The one that was admitted never came back.
+        assert breaker.is_open(102.99)
+        assert not breaker.admits(102.99)
+        assert [breaker.admits(103) for _ in range(3)] == [True, False, False]
+        breaker.recover()
+        assert [breaker.admits(103) for _ in range(3)] == [True, True, True]
+
+    def test_calls_that_fail_together_are_one_fault(self) -> None:
+        breaker = Breaker(10, random=lambda: 0.5)
+        seen = breaker.outage
+        for _ in range(20):
+            breaker.fail(100, seen)
+        assert breaker.is_open(100.99)
+        assert not breaker.is_open(101)
+
+    def test_a_slice_that_fails_leaves_calls_one_try_at_once(self) -> None:
+        breaker = Breaker(10, random=lambda: 0.5)
+        breaker.trip(100)
+        assert breaker.is_open(100)
+        assert [breaker.admits(100) for _ in range(3)] == [True, False, False]
+        breaker.fail(100.5, breaker.outage)
+        breaker.trip(110)
+        # A call has tried before, in vain.
+        assert not breaker.admits(110)
+        assert breaker.open_seconds(110) == 10
+
+    def test_threads_get_one_try_together(self) -> None:
+        breaker, admitted = Breaker(10, random=lambda: 0.5), []
+        breaker.fail(100, None)
+        gate = threading.Barrier(16)
+
+        def ask() -> None:
+            gate.wait()
+            if breaker.admits(102):
+                admitted.append(1)
+
+        callers = [threading.Thread(target=ask) for _ in range(16)]
+        for each in callers:
+            each.start()
+        for each in callers:
+            each.join()
+        assert admitted == [1]
 
     def test_a_slice_without_a_fault_begins_the_periods_anew(self) -> None:
         breaker = Breaker(10, random=lambda: 0.5)

@@ -218,7 +218,7 @@ def test_uninstall_removes_the_job_and_frees_its_name_and_rate() -> None:
     assert recruiter.enlist() is Outcome.WORKED
     recruiter.uninstall("a")
     assert recruiter.enlist() is Outcome.DISMISSED
-    assert recruiter.stats() == {"enlisted": 2, "jobs": {}}
+    assert recruiter.stats() == {"enlisted": 2, "jobs": {}, "unreached": {}}
     recruiter.install(job("a"), rate=1)
     assert recruiter.stats()["jobs"]["a"]["recruited"] == 0
 

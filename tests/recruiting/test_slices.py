@@ -544,6 +544,7 @@ class TestStats:
                     "dry_run": False,
                 }
             },
+            "unreached": {},
         }
 
 

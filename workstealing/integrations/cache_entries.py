@@ -13,13 +13,16 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
 
 from workstealing.clock import LONGEST_SECONDS, SYSTEM_CLOCK
-from workstealing.errors import ConfigurationError, DuplicateJobError
+from workstealing.errors import ConfigurationError, DuplicateJobError, is_connection_fault
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.recruiting.adaptive import Adaptive
+from workstealing.recruiting.breakers import LONGEST_SECONDS as OPEN_SECONDS
+from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker
 from workstealing.recruiting.deferral import Enlister, is_deferring
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.recruiting.recruiter import default_recruiter
@@ -28,6 +31,7 @@ from workstealing.store.twin import is_cluster
 from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.cached_policy import Policy
 from workstealing.structures.volatile_hashes.caching import CachedFunction
+from workstealing.structures.volatile_hashes.calls import breaker_of, may_ask, tell
 from workstealing.structures.volatile_hashes.commands import (
     COUNT_EXISTING,
     FORGET,
@@ -241,6 +245,8 @@ class CacheEntries:
         self._buckets = buckets
         self._recruiter = recruiter
         self._prefix = f"{hashes.namespace}:"
+        # Until then, several nodes are asked one by one.
+        self._apart = 0.0
         self._subject = f"the cache in namespace {hashes.namespace!r}"
 
     def place(self, key: str) -> str:
@@ -252,8 +258,11 @@ class CacheEntries:
         by_hash = self._by_hash(keys)
         if not by_hash:
             return {}
-        nothing: dict[str, Any] = {}
-        found = self._tried(lambda: self._read(by_hash), nothing)
+        found: dict[str, Any] = {}
+        for breaker, places in self._parts(by_hash):
+            part = {place: by_hash[place] for place in places}
+            nothing: dict[str, Any] = {}
+            found |= self._tried(breaker, partial(self._read, part), nothing)
         if found and not is_deferring():
             self._recruiter.enlist()
         return found
@@ -295,7 +304,8 @@ class CacheEntries:
         if key in found:
             return found[key]
         encoded, px = encode(value), _ms(timeout)
-        if self._tried(lambda: self._add(key, encoded, px), True):
+        breaker = breaker_of(self.hashes, self.place(key))
+        if self._tried(breaker, lambda: self._add(key, encoded, px), True):
             return value
         # Another caller was quicker.
         return self.get_many([key]).get(key, value)
@@ -310,18 +320,23 @@ class CacheEntries:
         Raises: the errors of pickle; nothing is written then.
         """
         px = _ms(timeout)
-        if px == 0:
-            return self._tried(lambda: self.delete_many(values) >= 0, False)
-        encoded = {key: encode(value) for key, value in values.items()}
+        encoded = {} if px == 0 else {key: encode(value) for key, value in values.items()}
 
-        def write() -> bool:
+        def write(keys: list[str]) -> bool:
+            if px == 0:
+                return self.delete_many(keys) >= 0
             with self.hashes.pipeline(transaction=False) as pipeline:
-                for key, data in encoded.items():
-                    pipeline.execute_command(*self._storing(key, data, px))
+                for key in keys:
+                    pipeline.execute_command(*self._storing(key, encoded[key], px))
                 pipeline.execute()
             return True
 
-        return not encoded or self._tried(write, False)
+        by_hash = self._by_hash(values)
+        written = True
+        for breaker, places in self._parts(by_hash):
+            keys = [key for place in places for key in by_hash[place]]
+            written &= self._tried(breaker, partial(write, keys), False)
+        return written
 
     def add(self, key: str, value: Any, timeout: float | None) -> bool:
         """Write an entry if the key has none; return whether that was so. One round trip.
@@ -455,14 +470,45 @@ class CacheEntries:
             found.setdefault(self.place(key), []).append(key)
         return found
 
-    def _tried(self, task: Callable[[], T], otherwise: T) -> T:
+    def _parts(self, places: Iterable[str]) -> list[tuple[Breaker | None, list[str]]]:
+        """Return the hashes that are asked together, with the breaker of their server.
+
+        It is all of them, unless one of several nodes has failed lately: then the nodes are asked
+        one by one, because an error of all together does not say whose it is.
+        """
+        if not self._is_divided:
+            found = list(places)
+            return [(breaker_of(self.hashes, found[0]), found)] if found else []
+        by_breaker: dict[Breaker, list[str]] = {}
+        for place in places:
+            by_breaker.setdefault(breaker_of(self.hashes, place), []).append(place)
+        is_well = not any(each.outage for each in by_breaker)
+        if len(by_breaker) > 1 and is_well and SERVER_BREAKERS.clock.monotonic() >= self._apart:
+            return [(None, [each for some in by_breaker.values() for each in some])]
+        return list(by_breaker.items())
+
+    def _tried(self, breaker: Breaker | None, task: Callable[[], T], otherwise: T) -> T:
+        """Do a task on a server, unless that is left alone. A fault counts as `otherwise`.
+
+        Arguments: breaker: the server's, None: there are several.
+        """
+        if not (breaker is None or self._raises or may_ask(breaker)):
+            return otherwise
+        seen = None if breaker is None else breaker.outage
         try:
-            return task()
+            done = task()
         except Exception as error:
+            if breaker is not None:
+                tell(breaker, seen, error, _timeouts)
+            elif is_connection_fault(error):
+                self._apart = SERVER_BREAKERS.clock.monotonic() + OPEN_SECONDS
             if self._raises:
                 raise
             self._fault(error)
             return otherwise
+        if breaker is not None and breaker.outage is not None:
+            breaker.recover()
+        return done
 
     def _fault(self, error: Exception) -> None:
         """Log a fault. Raises: a host's time-out."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
 from workstealing.clock import Clock, Duration, seconds_of
+from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.health import ERRORS_NAMED, OTHER_ERRORS, error_name
@@ -73,6 +74,18 @@ class Recruiters:
                 name = self._names(job)
                 if name != OTHER_JOBS:
                     yield name, cast("Mapping[str, Any]", figures)
+
+
+def unreached_servers(names: JobNames) -> dict[str, float]:
+    """Return the servers that this process has not reached lately, and for how many seconds.
+
+    Arguments: names: those that are told apart; the others are one.
+    """
+    found: dict[str, float] = {}
+    for server, seconds in SERVER_BREAKERS.unreached().items():
+        name = names(server)
+        found[name] = max(seconds, found.get(name, 0.0))
+    return found
 
 
 class ErrorNames:

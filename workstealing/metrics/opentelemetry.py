@@ -18,6 +18,7 @@ from workstealing.metrics.gathering import (
     ErrorNames,
     JobNames,
     Recruiters,
+    unreached_servers,
 )
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.slice import Outcome
@@ -49,6 +50,7 @@ class OpenTelemetryHooks(Hooks):
         if meter is None:
             meter = metrics.get_meter("workstealing")
         self._names = JobNames()
+        self._server_names = JobNames()
         self._error_names = ErrorNames()
         self._watched = Recruiters(self._names)
         # Re-entrant: a signal handler may enlist while the interrupted frame holds it.
@@ -106,6 +108,12 @@ class OpenTelemetryHooks(Hooks):
                 "s",
                 "For how long the job's server has not been reached.",
                 self._figure("breaker_seconds"),
+            ),
+            (
+                "server_unreached",
+                "s",
+                "For how long jobs and cached calls have not reached the server.",
+                self._unreached_servers,
             ),
         )
         for name, unit, what, ask in gauges:
@@ -174,6 +182,12 @@ class OpenTelemetryHooks(Hooks):
     def _backlogs(self) -> _Observations:
         with self._lock:
             return [_observed(job, value) for job, value in self._backlog.items()]
+
+    def _unreached_servers(self) -> _Observations:
+        return [
+            metrics.Observation(seconds, {"server": server})
+            for server, seconds in unreached_servers(self._server_names).items()
+        ]
 
     def _figure(self, figure: str) -> Callable[[], _Observations]:
         def ask() -> _Observations:

@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +23,7 @@ from workstealing.metrics.gathering import (
     JobNames,
     Recruiters,
     sendable,
+    unreached_servers,
 )
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.slice import OUTCOMES, Outcome
@@ -133,6 +134,11 @@ class PrometheusHooks(Hooks):
             metrics.running.labels(name).set(figures.get("running_seconds") or 0.0)
             metrics.unreached.labels(name).set(figures.get("breaker_seconds") or 0.0)
             self._set_keeps_up(name, figures.get("keeps_up"))
+        # A server that was reached again has 0, and one that never failed has no figure.
+        unreached = unreached_servers(metrics.server_names)
+        for name in metrics.servers | unreached.keys():
+            metrics.server_unreached.labels(name).set(unreached.get(name, 0.0))
+        metrics.servers.update(unreached)
         # Counts stay; a gauge ends with its job.
         gone, self._shown = self._shown - shown, shown
         if not _is_multiprocess():
@@ -242,11 +248,15 @@ class _Metrics:
     paused: Gauge
     running: Gauge
     unreached: Gauge
+    server_unreached: Gauge
+    server_names: JobNames = field(default_factory=JobNames)
+    servers: set[str] = field(default_factory=set)
 
     @property
     def gauges(self) -> tuple[Gauge, ...]:
-        every = vars(self).values()
-        return tuple(each for each in every if isinstance(each, Gauge) and each != self.measured)
+        """Those of jobs, which end with their job."""
+        every, others = vars(self).values(), (self.measured, self.server_unreached)
+        return tuple(each for each in every if isinstance(each, Gauge) and each not in others)
 
 
 _of_registry: WeakKeyDictionary[CollectorRegistry, _Metrics] = WeakKeyDictionary()
@@ -309,5 +319,11 @@ def _made(registry: CollectorRegistry) -> _Metrics:
         ),
         unreached=gauge(
             "unreached_seconds", "For how long the job's server has not been reached.", "livemax"
+        ),
+        server_unreached=gauge(
+            "server_unreached_seconds",
+            "For how long jobs and cached calls have not reached the server.",
+            "livemax",
+            ("server",),
         ),
     )

@@ -7,7 +7,8 @@ Each module imports modules of lower lines only; a test reads these lines and ho
     enlisting                 enlist(): the countdown of the dismissed, and the draw
     performing                a recruit's slice, from the single flight to the outcome
     lottery                   the installed jobs, and the draw among them
-    adaptive health hooks     rates; breakers and verdicts; listeners
+    breakers                  after a fault a server is left alone
+    adaptive health hooks     rates; verdicts; listeners
     deferral job              enlists after a response; Job
     slice                     Slice and Outcome; one slice a process
     checks faults forecast    arguments; errors; what a rate achieves

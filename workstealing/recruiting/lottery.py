@@ -16,8 +16,9 @@ from itertools import accumulate
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import DuplicateJobError, RateError, UnknownJobError
 from workstealing.recruiting.adaptive import Adaptive, Controller
+from workstealing.recruiting.breakers import JobBreakers
 from workstealing.recruiting.checks import checked_rate
-from workstealing.recruiting.health import JobBreakers, Tally
+from workstealing.recruiting.health import Tally
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import OUTCOMES, Outcome, Stretch
 

@@ -12,12 +12,13 @@ from weakref import WeakSet
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.recruiting.adaptive import Adaptive, Traffic
+from workstealing.recruiting.breakers import SERVER_BREAKERS, Breakers, JobBreakers
 from workstealing.recruiting.checks import checked_limit, checked_name, checked_seconds
 from workstealing.recruiting.decorators import enlisting
 from workstealing.recruiting.deferral import When
 from workstealing.recruiting.enlisting import Enlisting
 from workstealing.recruiting.explaining import Circumstances, Explanation, explain
-from workstealing.recruiting.health import Breakers, JobBreakers, RaisedError
+from workstealing.recruiting.health import RaisedError
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job, dry_run_of
 from workstealing.recruiting.lottery import Draw, Installed, Roster, is_disabled
@@ -70,10 +71,15 @@ class JobStats(TypedDict):
 
 
 class Stats(TypedDict):
-    """The figures of one recruiter in this process, since its start or its fork."""
+    """The figures of one recruiter in this process, since its start or its fork.
+
+    Fields: enlisted; jobs, by name; unreached, the servers of jobs and caches that the process has
+    not reached at the last attempt, with the seconds since the first fault, for all recruiters.
+    """
 
     enlisted: int
     jobs: dict[str, JobStats]
+    unreached: dict[str, float]
 
 
 class Recruiter(Enlisting):
@@ -107,7 +113,7 @@ class Recruiter(Enlisting):
     ) -> None:
         checked = checked_seconds(seconds, "seconds")
         self._longest = _checked_longest(longest, "longest")
-        self._breakers = Breakers(checked_seconds(breaker, "breaker"))
+        self._breakers = Breakers(checked_seconds(breaker, "breaker"), clock)
         if not callable(random):
             raise ConfigurationError(f"random= is {random!r}; expected a function of no arguments")
         super().__init__(checked, random, clock)
@@ -313,12 +319,14 @@ class Recruiter(Enlisting):
     def stats(self) -> Stats:
         """Return the figures of this process, as plain data.
 
-        Returns: {"enlisted": count, "jobs": {name: JobStats}}. O(installed jobs), no command.
+        Returns: {"enlisted": count, "jobs": {name: JobStats}, "unreached": {server: seconds}}.
+        O(installed jobs), no command.
         """
         with self._lock:
             return {
                 "enlisted": self._enlisted(),
                 "jobs": {each.name: self._job_stats(each) for each in self._roster.all()},
+                "unreached": SERVER_BREAKERS.unreached(),
             }
 
     def explain(self, job: str | Job) -> Explanation:

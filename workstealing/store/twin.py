@@ -21,6 +21,7 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from workstealing.errors import ConfigurationError, Moved, Unmapped, blamed
+from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker
 from workstealing.recruiting.health import Server
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget, Trip
@@ -32,7 +33,7 @@ from workstealing.store.connection import (
     one_attempt_options,
     takes_no_writes,
 )
-from workstealing.store.keys import require_one_slot
+from workstealing.store.keys import key_slot, require_one_slot, to_bytes
 from workstealing.store.opening import Tls
 from workstealing.store.redis_versions import DEFAULT_PROTOCOL
 from workstealing.store.scripts import load_all
@@ -111,6 +112,7 @@ class Twin:
         self._sentinels_asked = 0
         self._trips: dict[Node, Trip] = {}
         self._identified: tuple[Hashable, ...] | None = None
+        self._breakers: dict[Node, Breaker] = {}
         # Whether a node has been asked for something since one last said that it is a primary.
         self._is_unconfirmed = False
         self._tells_role = not self.is_cluster
@@ -147,6 +149,29 @@ class Twin:
             return ("sentinel", pool.service_name, *sorted(_address(each) for each in known))
         options = pool.connection_kwargs
         return ("server", options.get("path") or (options.get("host"), options.get("port")))
+
+    def breaker_of(self, key: Any) -> Breaker:
+        """Return the breaker that calls on a key share with jobs: of its server, or of its node.
+
+        A job on a cluster has one for the whole cluster, and chooses among the nodes by itself. No
+        round trip.
+        """
+        node = None
+        if self.is_cluster:
+            try:
+                node = self.node_of(key_slot(to_bytes(key)))
+            except Unmapped:
+                # The client has not read its map yet.
+                return self._breaker_of_node(None)
+        return self._breaker_of_node(node)
+
+    def _breaker_of_node(self, node: Node) -> Breaker:
+        found = self._breakers.get(node)
+        if found is None:
+            # A node is the same server for its cluster's clients and for a client of its own.
+            server = self._identity() if node is None else ("server", node)
+            found = self._breakers[node] = SERVER_BREAKERS.of(server)
+        return found
 
     def round_trip(self) -> float | None:
         """Return the seconds of a round trip to the slowest node; None before the first one."""
@@ -273,6 +298,8 @@ class Twin:
         self._is_unconfirmed = True
         try:
             yield connection
+            if self.is_cluster and (known := self._breakers.get(node)) and known.outage:
+                known.recover()
         except Moved as error:
             self.note_moved(node, error)
             raise
@@ -281,6 +308,9 @@ class Twin:
             if blamed(error) == self._identity():
                 self._forget_moved_to(node)
                 self._doubts_master = True
+                if self.is_cluster:
+                    # The job's own breaker is the whole cluster's.
+                    self._breaker_of_node(node).trip(SERVER_BREAKERS.clock.monotonic())
             elif isinstance(error, ResponseError) and takes_no_writes(error):
                 self._leave(node)
             raise

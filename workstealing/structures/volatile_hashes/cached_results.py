@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import is_connection_fault
+from workstealing.recruiting.breakers import Breaker
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.store.aside import leaves_open
@@ -32,6 +33,12 @@ from workstealing.structures.volatile_hashes.cached_policy import (
     name_of,
     positions_of,
     signature_for,
+)
+from workstealing.structures.volatile_hashes.calls import (
+    breaker_of,
+    is_pool_full,
+    may_ask,
+    only_breaker,
 )
 from workstealing.structures.volatile_hashes.commands import FORGET, LEASE, STORE, UNLEASE
 from workstealing.structures.volatile_hashes.flights import Awaited, CachedFlight, Landing
@@ -55,11 +62,9 @@ _HEADER_END = b":"
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
 # So many places of a function are remembered as failing.
 _FAILING_PLACES = 1024
-# redis-py has no class of its own for the second, and an older one not for the first.
-_FULL = ("Too many connections", "No connection available.")
 
 _faults = FaultLog(SYSTEM_CLOCK)
-_timeouts = HostTimeouts()
+timeouts = HostTimeouts()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_faults.after_fork)
 
@@ -139,6 +144,7 @@ class CachedResults(Generic[P, R]):
         update_wrapper(cast("Any", self), plain)
         self._before: tuple[Any, ...] = ()
         self._hashes = hashes
+        self._breaker = only_breaker(hashes)
         self._function = plain
         self._policy = policy
         self._recruiter = policy.recruiter
@@ -203,6 +209,17 @@ class CachedResults(Generic[P, R]):
             (value,), (left,) = reply
             return self._entry(turn, value, left)
         return self._entry(turn, reply[0], -1)
+
+    def _breaker_of(self, key: str) -> Breaker:
+        """Return the breaker that this hash's calls share with jobs."""
+        return breaker_of(self._hashes, key) if self._breaker is None else self._breaker
+
+    def _may_ask(self, turn: ComputingTurn) -> bool:
+        """Say whether to ask Redis; if not, the lease that a call may have ends by itself."""
+        if may_ask(self._breaker_of(turn.key)):
+            return True
+        turn.token = None
+        return False
 
     def _unanswered(self, turn: ComputingTurn, error: Exception) -> bool:
         """Take note of a question's fault; say whether Redis is away."""
@@ -313,6 +330,8 @@ class CachedResults(Generic[P, R]):
             token = flight.token
             if token is not None and now >= flight.extended_at:
                 flight.extended_at = now + policy.lease / 3
+                if not self._may_ask(turn):
+                    continue
                 ms, most = math.ceil(1000 * policy.lease), math.ceil(1000 * policy.hold)
                 try:
                     place = (LEASE, turn.key, "FIELDS", 1, turn.field)
@@ -409,7 +428,7 @@ class CachedResults(Generic[P, R]):
         self, turn: ComputingTurn, error: Exception
     ) -> tuple[CachedEntry | None, Requests[None] | None]:
         """Return the old result that stands in for an exception, and what Redis is to be told."""
-        if _timeouts.include(error):
+        if timeouts.include(error):
             return None, None
         if turn.seen is not None and not isinstance(turn.seen.value, KeptError):
             said = f"{type(error).__name__}: {shown(error)}"
@@ -465,12 +484,6 @@ class CachedResults(Generic[P, R]):
 
     def _fault(self, error: Exception) -> None:
         """Log a fault of the cache, which is not the function's. Raises: a host's time-out."""
-        if _timeouts.include(error):
+        if timeouts.include(error):
             raise error
         _faults.report(self._subject, error)
-
-
-def is_pool_full(error: BaseException) -> bool:
-    """Say whether a client's pool had no connection left, which says nothing about the server."""
-    name = type(error).__name__
-    return name == "MaxConnectionsError" or (name == "ConnectionError" and str(error) in _FULL)

@@ -29,7 +29,9 @@ from workstealing.structures.volatile_hashes.cached_results import (
     CachedResults,
     ComputingTurn,
     Requests,
+    timeouts,
 )
+from workstealing.structures.volatile_hashes.calls import tell
 from workstealing.structures.volatile_hashes.flights import Awaited
 
 P = ParamSpec("P")
@@ -127,11 +129,12 @@ class CachedFunction(CachedResults[P, R]):
     def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
         try:
             turn.key, turn.field = self.place(*args, **kwargs)
-            entry, is_away = None, False
-            try:
-                entry = self._answered(turn, self._send(self._question(turn)))
-            except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
-                is_away = self._unanswered(turn, error)
+            entry, is_away = None, not self._may_ask(turn)
+            if not is_away:
+                try:
+                    entry = self._answered(turn, self._send(self._question(turn)))
+                except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
+                    is_away = self._unanswered(turn, error)
             # A hit makes no generator.
             if entry is None or self._is_due(entry):
                 entry = drive_by(self._send, self._looking(turn, entry, is_away))
@@ -168,6 +171,8 @@ class CachedFunction(CachedResults[P, R]):
         run_aside(hashes.client, steps())
 
     def _quietly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
+        if turn.token is not None:
+            self._may_ask(turn)
         try:
             drive_by(self._send, requests)
         except Exception as error:  # noqa: BLE001 - as in `_look`
@@ -191,12 +196,23 @@ class CachedFunction(CachedResults[P, R]):
             return None
         if isinstance(request, Awaited):
             return request.flight.wait(request.seconds)
-        if isinstance(request, tuple):
-            return self._hashes.execute_command(*request, **AS_BYTES)
-        with self._hashes.pipeline(transaction=False) as queue:
-            for each in request:
-                queue.execute_command(*each, **AS_BYTES)
-            return queue.execute()
+        is_one = isinstance(request, tuple)
+        breaker = self._breaker_of(request[1] if is_one else request[0][1])
+        seen = breaker.outage
+        try:
+            if is_one:
+                reply = self._hashes.execute_command(*request, **AS_BYTES)
+            else:
+                with self._hashes.pipeline(transaction=False) as queue:
+                    for each in request:
+                        queue.execute_command(*each, **AS_BYTES)
+                    reply = queue.execute()
+        except Exception as error:
+            tell(breaker, seen, error, timeouts)
+            raise
+        if breaker.outage is not None:
+            breaker.recover()
+        return reply
 
 
 class AsyncCachedFunction(CachedResults[P, R]):
@@ -287,11 +303,12 @@ class AsyncCachedFunction(CachedResults[P, R]):
     async def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
         try:
             turn.key, turn.field = self.place(*args, **kwargs)
-            entry, is_away = None, False
-            try:
-                entry = self._answered(turn, await self._send(self._question(turn)))
-            except Exception as error:  # noqa: BLE001 - as in `CachedFunction._look`
-                is_away = self._unanswered(turn, error)
+            entry, is_away = None, not self._may_ask(turn)
+            if not is_away:
+                try:
+                    entry = self._answered(turn, await self._send(self._question(turn)))
+                except Exception as error:  # noqa: BLE001 - as in `CachedFunction._look`
+                    is_away = self._unanswered(turn, error)
             if entry is None or self._is_due(entry):
                 entry = await drive_by_async(self._send, self._looking(turn, entry, is_away))
         except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
@@ -315,6 +332,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
             try:
                 # The client may know no time-out.
                 async with asyncio.timeout(PATIENCE_SECONDS):
+                    self._may_ask(turn)
                     await drive_by_async(self._send, self._giving_back(turn))
             except Exception as error:  # noqa: BLE001 - as in `_look`
                 self._fault(error)
@@ -322,6 +340,8 @@ class AsyncCachedFunction(CachedResults[P, R]):
         await finish(giving_back(), interruption)
 
     async def _quietly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
+        if turn.token is not None:
+            self._may_ask(turn)
         try:
             await drive_by_async(self._send, requests)
         except Exception as error:  # noqa: BLE001 - as in `_look`
@@ -341,12 +361,23 @@ class AsyncCachedFunction(CachedResults[P, R]):
             return None
         if isinstance(request, Awaited):
             return await request.flight.wait_async(request.seconds)
-        if isinstance(request, tuple):
-            return await self._hashes.execute_command(*request, **AS_BYTES)
-        async with self._hashes.pipeline(transaction=False) as queue:
-            for each in request:
-                queue.execute_command(*each, **AS_BYTES)
-            return await queue.execute()
+        is_one = isinstance(request, tuple)
+        breaker = self._breaker_of(request[1] if is_one else request[0][1])
+        seen = breaker.outage
+        try:
+            if is_one:
+                reply = await self._hashes.execute_command(*request, **AS_BYTES)
+            else:
+                async with self._hashes.pipeline(transaction=False) as queue:
+                    for each in request:
+                        queue.execute_command(*each, **AS_BYTES)
+                    reply = await queue.execute()
+        except Exception as error:
+            tell(breaker, seen, error, timeouts)
+            raise
+        if breaker.outage is not None:
+            breaker.recover()
+        return reply
 
     def _enlist(self) -> None:
         recruiter = self._enlister()
