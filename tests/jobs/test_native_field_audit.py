@@ -165,6 +165,31 @@ def test_other_namespaces_and_keys_are_left_alone(redis8: RedisServer) -> None:
     assert {key: client.type(key) for key in client.scan_iter()} == before
 
 
+@EITHER
+def test_no_command_looks_at_a_whole_large_hash(pair: tuple[Any, Any]) -> None:
+    client, follower = pair
+    hashes = VolatileHashes(client, "n", backend="native")
+    for number in range(20):
+        hashes.hset(f"item:{number}", mapping={f"f{each}": 1 for each in range(2_000)})
+        hashes.hexpire(f"item:{number}", 600, *(f"f{each}" for each in range(2_000)))
+    heard(client, follower)
+    for each in (client, follower):
+        each.config_resetstat()
+    job, compared = audit(hashes, follower), 0.0
+    for _ in range(20):
+        slice = Slice(25, 10.0)
+        assert job.perform(slice) == 0
+        assert slice.measured is not None
+        compared += slice.measured.get("fields_compared", 0.0)
+    assert compared > 50
+    # HRANDFIELD and HKEYS would: the former while it meets fields that have expired.
+    for each in (client, follower):
+        sent = {name.removeprefix("cmdstat_") for name in each.info("commandstats")}
+        assert {name for name in sent if name.startswith("h")} <= {
+            *("hello", "hgetall", "hlen", "hmget", "hpexpiretime", "hscan")
+        }
+
+
 class Meddled(NativeFieldAudit):
     """Another writer puts texts, or nothing, in the places of hashes between two looks."""
 

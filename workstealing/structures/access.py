@@ -314,7 +314,7 @@ JOBS = {
         _ONLY_HASHES,
         Access(
             keys=(),
-            commands=frozenset({"SCAN", "HSCAN", "HLEN", "HRANDFIELD", "HMGET", "INFO", "TIME"}),
+            commands=frozenset({"SCAN", "HSCAN", "HLEN", "HMGET", "INFO", "TIME"}),
             native=frozenset({"HPEXPIRETIME"}),
         ),
         native=True,
