@@ -113,6 +113,31 @@ def test_a_dry_run_is_said_by_the_process_and_by_the_fleet(
     assert "dry run (0.01)" in command("status", "--url", redis7.url, "--ledger", "shop")
 
 
+def test_the_applications_own_ledger_is_found(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    report(redis7, "fast")
+    one = (
+        APP
+        + """
+    from workstealing.metrics.ledger import Ledger
+
+    recruiter.add_hook(Ledger(client, "fast"))
+"""
+    )
+    name = app_module(one.format(url=redis7.url))
+    assert "1 process reported" in command("status", "--app", name)
+    assert "sweep" in command("explain", "--app", name, status=1)
+    # Another one than the application's is named.
+    said = command.json("status", "--app", name, "--ledger", "other")
+    assert not said["is_fleet"]
+    several = one.replace('"fast"))', '"fast")); recruiter.add_hook(Ledger(client, "slow"))')
+    name = app_module(several.format(url=redis7.url))
+    said = command.refused("status", "--app", name)
+    assert "several ledgers: give --ledger fast, or slow" in said
+    assert "1 process reported" in command("status", "--app", name, "--ledger", "fast")
+
+
 def test_a_url_alone_is_enough_for_the_ledger(command: Any, redis7: RedisServer) -> None:
     report(redis7, "shop")
     said = command.json("status", "--url", redis7.url, "--ledger", "shop")

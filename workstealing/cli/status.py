@@ -16,7 +16,7 @@ from workstealing.cli.apps import (
     load_app,
     named_app,
 )
-from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, client_for, said
+from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, ledger_for, said
 from workstealing.cli.output import (
     add_json_option,
     figure,
@@ -95,8 +95,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
             f" {VARIABLE}), or --url of the Redis with the fleet's ledger (or set"
             f" {' or '.join(URL_VARIABLES)})"
         )
-    client = client_for(options.url, recruiter)
-    name = options.ledger
+    client, name = ledger_for(options, recruiter)
     fleet = None if client is None else SharedSettings(client, name)
     asked = _Asked(client)
     queries = Queries(
