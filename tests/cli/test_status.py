@@ -22,6 +22,7 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
+from workstealing.recruiting.cache_figures import CACHES
 from workstealing.structures import Ick, VolatileHashes
 
 pytestmark = pytest.mark.real
@@ -136,6 +137,33 @@ def test_the_applications_own_ledger_is_found(
     said = command.refused("status", "--app", name)
     assert "several ledgers: give --ledger fast, or slow" in said
     assert "1 process reported" in command("status", "--app", name, "--ledger", "fast")
+
+
+def test_caches_of_the_last_hour(command: Any, redis7: RedisServer) -> None:
+    assert command.json("status", "--url", redis7.url)["caches"] == {}
+    ledger = Ledger(redis7.client())
+    figures = CACHES.of("shop.price")
+    figures.hit(1_500)
+    figures.compute(0.25)
+    figures.miss()
+    ledger.on_enlisted(1)
+    assert ledger.flush(5.0)
+    ledger.close()
+    said = command.json("status", "--url", redis7.url)
+    assert said["caches"] == {
+        "shop.price": {
+            "hits": 1_500,
+            "stale": 0,
+            "misses": 1,
+            "waits": 0,
+            "computations": 1,
+            "uncached": 0,
+            "seconds": 0.25,
+        }
+    }
+    text = command("status", "--url", redis7.url)
+    for part in ("cache, last hour", "shop.price", "1,500", "250 ms"):
+        assert part in text
 
 
 def test_a_url_alone_is_enough_for_the_ledger(command: Any, redis7: RedisServer) -> None:

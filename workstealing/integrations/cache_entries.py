@@ -23,6 +23,7 @@ from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.breakers import LONGEST_SECONDS as OPEN_SECONDS
 from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker
+from workstealing.recruiting.cache_figures import CACHES
 from workstealing.recruiting.deferral import Enlister, is_deferring
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.recruiting.recruiter import default_recruiter
@@ -245,6 +246,7 @@ class CacheEntries:
         self._buckets = buckets
         self._recruiter = recruiter
         self._prefix = f"{hashes.namespace}:"
+        self._figures = CACHES.of(hashes.namespace)
         # Until then, several nodes are asked one by one.
         self._apart = 0.0
         self._subject = f"the cache in namespace {hashes.namespace!r}"
@@ -258,13 +260,22 @@ class CacheEntries:
         by_hash = self._by_hash(keys)
         if not by_hash:
             return {}
+        found = self._found(by_hash)
+        self._figures.hit(len(found))
+        self._figures.miss(sum(map(len, by_hash.values())) - len(found))
+        if found and not is_deferring():
+            self._recruiter.enlist()
+        return found
+
+    def _found(self, by_hash: dict[str, list[str]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for breaker, places in self._parts(by_hash):
             part = {place: by_hash[place] for place in places}
             nothing: dict[str, Any] = {}
-            found |= self._tried(breaker, partial(self._read, part), nothing)
-        if found and not is_deferring():
-            self._recruiter.enlist()
+            values = self._tried(breaker, partial(self._read, part), nothing)
+            if values is nothing:
+                self._figures.leave(sum(map(len, part.values())))
+            found |= values
         return found
 
     def computed(self, key: str, compute: Callable[[], Any], timeout: float | None) -> Any:
@@ -293,7 +304,7 @@ class CacheEntries:
         )
         # A class has no signature that could be read, so it is called by a function.
         function = lambda: compute()  # noqa: E731, PLW0108
-        return CachedFunction(self.hashes, function, policy, self._subject)()
+        return CachedFunction(self.hashes, function, policy, self._subject, self._figures)()
 
     def get_or_add(self, key: str, value: Any, timeout: float | None) -> Any:
         """Return a key's value; if there is none, write this one. Two round trips for a miss.
@@ -308,7 +319,7 @@ class CacheEntries:
         if self._tried(breaker, lambda: self._add(key, encoded, px), True):
             return value
         # Another caller was quicker.
-        return self.get_many([key]).get(key, value)
+        return self._found({self.place(key): [key]}).get(key, value)
 
     def has(self, key: str) -> bool:
         """Say whether a key has an entry. One round trip; it does not enlist."""

@@ -1,5 +1,6 @@
 """The data structures that the ready-made jobs keep clean."""
 
+from workstealing.recruiting.cache_figures import CacheStats, cache_stats
 from workstealing.store.paging import Page
 from workstealing.structures.durable_keys import (
     AsyncDurableKeys,
@@ -61,6 +62,7 @@ __all__ = [
     "AsyncTrackedSet",
     "AsyncVolatileHashes",
     "Batch",
+    "CacheStats",
     "CassandraStore",
     "DeadMember",
     "Drift",
@@ -83,4 +85,5 @@ __all__ = [
     "TimeShardStats",
     "TrackedSet",
     "VolatileHashes",
+    "cache_stats",
 ]

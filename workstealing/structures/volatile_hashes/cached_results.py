@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import is_connection_fault
 from workstealing.recruiting.breakers import Breaker
+from workstealing.recruiting.cache_figures import CACHES, CacheFigures
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.store.aside import leaves_open
@@ -84,12 +85,13 @@ class ComputingTurn:
     lease to give back; taken, when that was granted, by the server's clock in us; is_cut, whether a
     command was interrupted, so that the client's connection may still owe its reply; unreadable,
     whether a value stands there that nobody can decode; flight, which this call leads, if it does;
-    computed, the flight's step of the computation; seen, an old value.
+    computed, the flight's step of the computation; seen, an old value; waited, whether it has
+    waited for another's computation.
     """
 
     __slots__ = (
         *("computed", "field", "flight", "is_cut", "key", "seen", "taken", "token"),
-        "unreadable",
+        *("unreadable", "waited"),
     )
 
     def __init__(self, place: tuple[str, str] | None = None) -> None:
@@ -101,6 +103,7 @@ class ComputingTurn:
         self.flight: CachedFlight | None = None
         self.computed = 0
         self.seen: CachedEntry | None = None
+        self.waited = False
 
     def lead(self, flight: CachedFlight) -> None:
         """Take a flight, which this call lands."""
@@ -137,7 +140,12 @@ class CachedResults(Generic[P, R]):
     """Whether a caller that waits holds up its whole thread."""
 
     def __init__(
-        self, hashes: Any, function: Any, policy: Policy, subject: str | None = None
+        self,
+        hashes: Any,
+        function: Any,
+        policy: Policy,
+        subject: str | None = None,
+        figures: CacheFigures | None = None,
     ) -> None:
         self._binds = type(function) if isinstance(function, WRAPPERS) else None
         plain = getattr(function, "__func__", function)
@@ -145,6 +153,9 @@ class CachedResults(Generic[P, R]):
         self._before: tuple[Any, ...] = ()
         self._hashes = hashes
         self._breaker = only_breaker(hashes)
+        self._figures = CACHES.of(name_of(plain)) if figures is None else figures
+        # A backend counts its own looks.
+        self._looks = self._figures if figures is None else CacheFigures()
         self._function = plain
         self._policy = policy
         self._recruiter = policy.recruiter
@@ -216,10 +227,35 @@ class CachedResults(Generic[P, R]):
 
     def _may_ask(self, turn: ComputingTurn) -> bool:
         """Say whether to ask Redis; if not, the lease that a call may have ends by itself."""
+        breaker = self._breaker
+        # A usual call needs no more than this.
+        if breaker is not None and breaker.outage is None:
+            return True
         if may_ask(self._breaker_of(turn.key)):
             return True
         turn.token = None
         return False
+
+    def _given(self, turn: ComputingTurn, entry: CachedEntry) -> None:
+        """Count a value that is given without a computation of this call."""
+        if turn.waited:
+            self._looks.miss()
+        elif entry.left > 0.0:
+            self._looks.hit()
+        else:
+            self._looks.old()
+
+    def _waits(self, turn: ComputingTurn) -> None:
+        """Count a call that waits, once."""
+        if not turn.waited:
+            turn.waited = True
+            self._figures.wait()
+
+    def _took(self, began: float) -> float:
+        """Count a computation; return how many seconds it took."""
+        seconds = time.monotonic() - began
+        self._figures.compute(seconds)
+        return seconds
 
     def _unanswered(self, turn: ComputingTurn, error: Exception) -> bool:
         """Take note of a question's fault; say whether Redis is away."""
@@ -274,6 +310,8 @@ class CachedResults(Generic[P, R]):
         did not answer that.
         """
         turn.seen = entry
+        if is_away:
+            self._looks.leave()
         hashes, hold = self._hashes, self._policy.hold
         place = (flights.server_of(hashes.client), hashes.namespace, turn.key, turn.field)
         while True:
@@ -302,6 +340,7 @@ class CachedResults(Generic[P, R]):
                 left = flight.began + patience - time.monotonic()
                 if left <= 0.0:
                     return None
+                self._waits(turn)
                 yield Sleep(min(pause, left))
                 pause = min(_LONGEST_PAUSE, 1.5 * pause)
                 # The computer has failed or died, if there is no lease any more.
@@ -341,6 +380,7 @@ class CachedResults(Generic[P, R]):
                         self._fault(error)
                 continue
             due = flight.extended_at - now if token is not None else policy.lease / 3
+            self._waits(turn)
             yield Awaited(flight, min(left, due))
         landing = flight.landing
         if landing is None or came >= landing.before:

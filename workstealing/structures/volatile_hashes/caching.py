@@ -59,6 +59,7 @@ class CachedFunction(CachedResults[P, R]):
         try:
             entry = self._look(turn, args, kwargs)
             if entry is not None:
+                self._given(turn, entry)
                 if not defer(self._enlister(), None, self):
                     self._enlister().enlist()
                 if isinstance(entry.value, KeptError):
@@ -68,16 +69,21 @@ class CachedFunction(CachedResults[P, R]):
             began = time.monotonic()
             turn.compute(self._policy.hold)
             try:
-                value: R = self._function(*self._before, *args, **kwargs)
+                try:
+                    value: R = self._function(*self._before, *args, **kwargs)
+                finally:
+                    cost = self._took(began)
             except Exception as error:
                 old, requests = self._failed(turn, error)
+                self._looks.miss() if old is None else self._looks.old()
                 if requests is not None:
                     self._quietly(turn, requests)
                 if old is None:
                     raise
                 instead: R = old.value
                 return instead
-            self._keep(turn, value, time.monotonic() - began)
+            self._looks.miss()
+            self._keep(turn, value, cost)
             return value
         finally:
             # After an exception of whatever kind, too: others need not wait for nobody.
@@ -112,8 +118,10 @@ class CachedFunction(CachedResults[P, R]):
         try:
             self._strictly(turn, self._taking_over(turn))
             began = time.monotonic()
-            value: R = self._function(*self._before, *args, **kwargs)
-            cost = time.monotonic() - began
+            try:
+                value: R = self._function(*self._before, *args, **kwargs)
+            finally:
+                cost = self._took(began)
             self._strictly(turn, self._storing(turn, self._encoded(value), cost))
             return value
         finally:
@@ -197,7 +205,7 @@ class CachedFunction(CachedResults[P, R]):
         if isinstance(request, Awaited):
             return request.flight.wait(request.seconds)
         is_one = isinstance(request, tuple)
-        breaker = self._breaker_of(request[1] if is_one else request[0][1])
+        breaker = self._breaker or self._breaker_of(request[1] if is_one else request[0][1])
         seen = breaker.outage
         try:
             if is_one:
@@ -245,6 +253,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
         try:
             entry = await self._look(turn, args, kwargs)
             if entry is not None:
+                self._given(turn, entry)
                 self._enlist()
                 if isinstance(entry.value, KeptError):
                     raise entry.value.made()
@@ -253,16 +262,21 @@ class AsyncCachedFunction(CachedResults[P, R]):
             began = time.monotonic()
             turn.compute(self._policy.hold)
             try:
-                value: R = await self._function(*self._before, *args, **kwargs)
+                try:
+                    value: R = await self._function(*self._before, *args, **kwargs)
+                finally:
+                    cost = self._took(began)
             except Exception as error:
                 old, requests = self._failed(turn, error)
+                self._looks.miss() if old is None else self._looks.old()
                 if requests is not None:
                     await self._quietly(turn, requests)
                 if old is None:
                     raise
                 instead: R = old.value
                 return instead
-            await self._keep(turn, value, time.monotonic() - began)
+            self._looks.miss()
+            await self._keep(turn, value, cost)
             return value
         except BaseException as raised:
             interruption = raised
@@ -283,8 +297,10 @@ class AsyncCachedFunction(CachedResults[P, R]):
         try:
             await self._strictly(turn, self._taking_over(turn))
             began = time.monotonic()
-            value: R = await self._function(*self._before, *args, **kwargs)
-            cost = time.monotonic() - began
+            try:
+                value: R = await self._function(*self._before, *args, **kwargs)
+            finally:
+                cost = self._took(began)
             await self._strictly(turn, self._storing(turn, self._encoded(value), cost))
             return value
         except BaseException as raised:
@@ -362,7 +378,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
         if isinstance(request, Awaited):
             return await request.flight.wait_async(request.seconds)
         is_one = isinstance(request, tuple)
-        breaker = self._breaker_of(request[1] if is_one else request[0][1])
+        breaker = self._breaker or self._breaker_of(request[1] if is_one else request[0][1])
         seen = breaker.outage
         try:
             if is_one:
