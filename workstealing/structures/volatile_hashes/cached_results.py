@@ -119,8 +119,14 @@ class ComputingTurn:
 
     def land(self, landing: Landing | None = None) -> None:
         """Tell those who wait for this call how it has ended."""
-        if self.flight is not None:
+        if self.flight is None:
+            return
+        try:
             self.flight.land(landing)
+        except BaseException:
+            # A signal's, perhaps: the others would wait for a flight that nobody leads.
+            self.flight.land(landing)
+            raise
 
     def fail(self, error: BaseException) -> None:
         """Take note of a fault, after which the lease may or may not be there."""
@@ -322,8 +328,13 @@ class CachedResults(Generic[P, R]):
                 return None if is_away else (yield from self._leading(turn, flight, entry))
             if entry is not None:
                 # Another caller computes it. This one has an old value meanwhile.
+                flights.waits_no_more(flights.running())
                 return entry
-            found = yield from self._following(turn, flight, came)
+            caller = flights.running()
+            try:
+                found = yield from self._following(turn, flight, came)
+            finally:
+                flights.waits_no_more(caller)
             if found is not None:
                 return found
 
@@ -447,7 +458,8 @@ class CachedResults(Generic[P, R]):
         """Store what stands for a result, for some time."""
         before = turn.computed
         try:
-            if turn.token is None:
+            if turn.token is None or not turn.taken:
+                # Nobody knows whether there is a lease, if its reply did not come.
                 return
             storing = turn.step()
             place = (STORE, turn.key, "FIELDS", 1, turn.field)
