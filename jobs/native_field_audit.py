@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
 from workstealing.jobs.key_walk import is_users_key
@@ -98,6 +100,8 @@ class NativeFieldAudit(Job):
         self.name = f"native_field_audit.{hashes.namespace}" if name is None else name
         self.dependency: Hashable = hashes.twin.identity
         self._match = match
+        # A twin does not keep its client alive.
+        self._client = replica
         self._replica: Twin | None = None if replica is None else twin_of(replica)
         self._random = random
         self._index = DueIndex(hashes.twin, hashes.names, 0, random, SYSTEM_CLOCK)
@@ -145,7 +149,8 @@ class NativeFieldAudit(Job):
         """Return how many expired fields were in memory still, and the fields to compare."""
         if not keys:
             return 0, {}
-        sizes = self._call(self.hashes.twin, node, [("HLEN", key) for key in keys], slice)
+        lengths = self._call(self.hashes.twin, node, [("HLEN", key) for key in keys], slice)
+        sizes = [length or 0 for length in lengths]
         asked: list[Command] = [
             ("HSCAN", key, 0, "COUNT", _SMALL, "NOVALUES")
             if size <= _SMALL
@@ -158,7 +163,7 @@ class NativeFieldAudit(Job):
             if size > _SMALL:
                 fields[key] = reply or []
                 continue
-            cursor, live = reply
+            cursor, live = reply or (b"0", [])
             if cursor == b"0":
                 kept += max(0, size - len(live))
             fields[key] = self._some(live)
@@ -215,13 +220,18 @@ class NativeFieldAudit(Job):
     def _call(self, twin: Twin, node: Node, commands: Sequence[Command], slice: Slice) -> list[Any]:
         slice.spend(len(commands))
         where = twin.nodes()[0] if twin is self._replica else node
-        replies = checked(twin.call(where, commands, Budget(slice.remaining())))
-        return list(replies)
+        replies = twin.call(where, commands, Budget(slice.remaining()))
+        return list(checked([None if _is_other_type(each) else each for each in replies]))
+
+
+def _is_other_type(reply: Any) -> bool:
+    """Say whether a key was found to hold no hash any more, and so has no fields."""
+    return isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE")
 
 
 def _seen(replies: Sequence[Any], at: int, count: int) -> list[_SampledField]:
     """Return the fields of the hash number `at`; a hash that is not there has none."""
-    values, times = replies[2 * at], replies[2 * at + 1] or [-2] * count
+    values, times = replies[2 * at] or [None] * count, replies[2 * at + 1] or [-2] * count
     return [_SampledField(value, int(time)) for value, time in zip(values, times, strict=True)]
 
 

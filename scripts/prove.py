@@ -81,7 +81,7 @@ ATTACKS = (
     ),
     Attack(
         "parity",
-        ("a random program",),
+        ("a random program", "a call of a random program"),
         ("tests/structures/volatile_hashes/test_parity.py",),
     ),
     Attack(

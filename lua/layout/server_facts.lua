@@ -1,37 +1,45 @@
 -- The facts that a new namespace must know of its server.
 -- KEYS: any key of the caller's, for the routing. ARGV: names of commands.
 -- Returns the eviction policy ('' when the server does not say), then, if there are names, the lines of
--- INFO about the server's kind, version, file and replicas, and those of the commands that it knows. A
--- server without INFO (fakeredis is one) is taken to know none of them.
+-- INFO about the server's kind, version, file and replicas (none if the user may not ask), and those of
+-- the commands that it knows. A server without INFO (fakeredis is one) is taken to know none of them.
+
+-- Not by redis.pcall: fakeredis raises there all the same.
 local function lines_of(section)
   local ok, info = pcall(redis.call, 'INFO', section)
-  return ok and type(info) == 'string' and info
+  return ok and type(info) == 'string' and info or '', not ok and info
 end
 
-local memory = lines_of('memory')
-if not memory then
-  return { '' }
+local function is_unknown(problem)
+  local said = type(problem) == 'table' and problem.err or tostring(problem)
+  return string.find(said, 'nknown', 1, true) ~= nil
 end
+
+local memory, refused = lines_of('memory')
 local facts = { string.match(memory, 'maxmemory_policy:([%w-]+)') or '' }
-if #ARGV == 0 then
+if #ARGV == 0 or is_unknown(refused) then
   return facts
 end
 local wanted = { server_name = true, aof_enabled = true, role = true, connected_slaves = true }
 local lines = {}
 for _, section in ipairs({ 'server', 'persistence', 'replication' }) do
-  for name, value in string.gmatch(lines_of(section) or '', '([%w_]+):([^\r\n]*)') do
+  for name, value in string.gmatch(lines_of(section), '([%w_]+):([^\r\n]*)') do
     if wanted[name] or string.match(name, '_version$') then
       lines[#lines + 1] = name .. ':' .. value
     end
   end
 end
 facts[2] = table.concat(lines, '\n')
-local known, replies = pcall(redis.call, 'COMMAND', 'INFO', unpack(ARGV))
-if known and type(replies) == 'table' then
-  for i, name in ipairs(ARGV) do
-    if replies[i] then
-      facts[#facts + 1] = name
-    end
+local told, replies = pcall(redis.call, 'COMMAND', 'INFO', unpack(ARGV))
+for i, name in ipairs(ARGV) do
+  local is_known = told and replies[i]
+  if not told then
+    -- The user may not ask. By a key alone no command is run, and an unknown one is refused as such.
+    local _, problem = pcall(redis.call, name, KEYS[1])
+    is_known = not is_unknown(problem)
+  end
+  if is_known then
+    facts[#facts + 1] = name
   end
 end
 return facts

@@ -2,8 +2,8 @@
 -- KEYS: hash, deadlines, due, mark, leases. ARGV: mark, HSETEX if the server keeps deadlines (else ''),
 -- FIELDS, 1, the field, nonce ('': by anybody), for how long in ms ('': for ever), FNX (only if there is
 -- no such field) or '', the value, when the nonce took the lease (us): a late request may have taken it anew.
--- Returns 1; or 0: the lease has ended, or another has it, or it was voided, or FNX is not met, and nothing
--- was changed.
+-- Returns 1; or 0: the lease has ended, or another has it, or it was voided, or FNX is not met; or an error
+-- reply, for a deadline past the year 4199, too. With 0 and an error nothing was changed.
 --@include leases
 local problem = refuse_layout() or refuse_leases()
 if problem then
@@ -39,19 +39,26 @@ do
   if problem then
     return problem
   end
+  local deadline
+  if ms ~= '' then
+    deadline, problem = deadline_from(ms, 1, true, 'hsetex', at)
+    if not deadline then
+      return problem
+    end
+  end
   drop_past({ field })
   if ARGV[8] == 'FNX' and redis.call('HEXISTS', hash, field) == 1 then
     return 0
   end
-  if ms ~= '' then
-    problem = schedule(at + ms)
+  if deadline then
+    problem = schedule(deadline)
     if problem then
       return problem
     end
-    set_deadline({ field }, at + ms)
+    set_deadline({ field }, deadline)
   end
   set_values({ field, value })
-  if ms == '' then
+  if not deadline then
     clear_deadline({ field })
     tidy()
   end

@@ -136,6 +136,15 @@ def test_redis_8_is_native(command: Any, redis8: RedisServer) -> None:
     assert "expires hash fields itself" in found["native"][1]
 
 
+def test_redis_8_whose_fault_applies_is_not_for_new_namespaces(
+    command: Any, start_redis: Callable[..., RedisServer]
+) -> None:
+    server = start_redis(8, appendonly="yes")
+    level, said = checks(command.json("doctor", "--url", server.url))["native"]
+    assert level == "note"
+    assert 'itself, but "auto" takes that for no new namespace: with appendonly yes' in said
+
+
 def test_valkey_is_named_with_its_mode(command: Any, valkey8: RedisServer) -> None:
     _, said = checks(command.json("doctor", "--url", valkey8.url))["server"]
     assert said.startswith("Valkey 8.")

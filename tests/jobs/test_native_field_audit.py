@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from support.servers import RedisCluster3, RedisServer, wait_until
+from workstealing import Recruiter
 from workstealing.errors import ConfigurationError
-from workstealing.jobs import NativeFieldAudit
-from workstealing.recruiting.slice import Slice
+from workstealing.jobs import HashFieldExpiry, NativeFieldAudit
+from workstealing.recruiting.slice import Outcome, Slice
 from workstealing.structures import VolatileHashes
 
 Start = Callable[..., RedisServer]
@@ -160,6 +163,63 @@ def test_other_namespaces_and_keys_are_left_alone(redis8: RedisServer) -> None:
     before = {key: client.type(key) for key in client.scan_iter()}
     assert audit(hashes).perform(Slice(25, 10.0)) == 0
     assert {key: client.type(key) for key in client.scan_iter()} == before
+
+
+class Meddled(NativeFieldAudit):
+    """Another writer puts texts, or nothing, in the places of hashes between two looks."""
+
+    def _keys(self, *args: Any) -> list[bytes]:
+        keys = super()._keys(*args)
+        client = self.hashes.client
+        for number, key in enumerate(keys):
+            client.delete(key)
+            if number % 2:
+                client.set(key, "no hash")
+        self.met = len(keys)
+        return keys
+
+
+@EITHER
+@pytest.mark.parametrize("fields", [1, 100])
+def test_keys_that_are_hashes_no_more_harm_no_slice(pair: tuple[Any, Any], fields: int) -> None:
+    client, follower = pair
+    hashes = VolatileHashes(client, "n", backend="native")
+    for number in range(HASHES):
+        hashes.hset(f"item:{number}", mapping={f"f{each}": 1 for each in range(fields)})
+    heard(client, follower)
+    job = Meddled(hashes, "item:*", follower, random=random.Random(7).random)
+    met = 0
+    while not met:
+        assert job.perform(Slice(25, 10.0)) == 0
+        met = job.met
+
+
+def test_the_job_keeps_its_replicas_client(redis8: RedisServer) -> None:
+    hashes = VolatileHashes(redis8.client(), "n", backend="native")
+    for number in range(HASHES):
+        hashes.hset(f"item:{number}", "f", 1)
+    job = audit(hashes, redis.Redis(port=redis8.port))
+    gc.collect()
+    for _ in range(5):
+        assert job.perform(Slice(25, 10.0)) == 0
+
+
+def test_a_replica_that_is_down_holds_no_other_job_back(
+    redis8: RedisServer, start_redis: Start
+) -> None:
+    hashes = VolatileHashes(redis8.client(), "n", backend="native")
+    for number in range(HASHES):
+        hashes.hset(f"item:{number}", "f", 1)
+    replica = start_redis(8)
+    recruiter = Recruiter()
+    job, other = audit(hashes, replica.client()), HashFieldExpiry(hashes)
+    recruiter.install(job, rate=1e-9)
+    recruiter.install(other, rate=1e-9)
+    replica.kill()
+    outcomes = [recruiter.perform(job.name, seconds=5.0) for _ in range(5)]
+    assert Outcome.FAILED in outcomes
+    assert outcomes[-1] is Outcome.SKIPPED
+    assert recruiter.perform(other.name, seconds=5.0) is Outcome.IDLE
 
 
 def test_a_cluster_is_audited_without_replicas(cluster8: RedisCluster3) -> None:

@@ -33,6 +33,7 @@ STEPS = 40
 # A long run by hand: WORKSTEALING_PARITY_EXAMPLES=3000 and --hypothesis-seed.
 EXAMPLES = os.environ.get("WORKSTEALING_PARITY_EXAMPLES")
 
+CALL = "a call of a random program, compared"
 _IN_MS = {"hpexpire", "hpexpireat", "pexpire", "pexpireat"}
 
 
@@ -135,6 +136,8 @@ class ParityMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         tried("a random program, compared with Redis 8's own answers or with a model")
+        # A row of its own, also for a program that fails at its first call.
+        tried(CALL, 0)
         # The spans of time, in milliseconds, in which a deadline passes on one side or the other.
         self.bands: list[tuple[int, int]] = []
         self.job = self.new_job()
@@ -187,6 +190,7 @@ class ParityMachine(RuleBasedStateMachine):
             self.wipe()
             return
         self._note_deadline(name, args, options, (before, after))
+        tried(CALL)
         self.check((name, args, options), native, ours)
 
     def before_call(self, name: str, args: Any) -> None:

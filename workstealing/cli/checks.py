@@ -31,6 +31,7 @@ from workstealing.structures.volatile_hashes.commands import (
     NATIVE_COMMANDS,
     OPTIONAL_NATIVE_COMMANDS,
 )
+from workstealing.structures.volatile_hashes.server_faults import reason_against
 
 OLDEST_SERVER = (6, 2)
 # From this Redis on, scripts write only where min-replicas-to-write lets commands write.
@@ -151,7 +152,7 @@ def server(twin: Twin, node: Node, address: str) -> Iterator[Check]:
     yield _role(info, replies[3])
     yield from _replicas(info)
     yield from memory(info)
-    native = _native(replies[2], optional)
+    native = _native(replies[2], optional, info)
     yield native
     if twin.is_cluster:
         yield from cluster(twin, node)
@@ -228,7 +229,7 @@ def _clock(reply: Any) -> Check:
     )
 
 
-def _native(reply: Any, wanted: tuple[str, ...]) -> Check:
+def _native(reply: Any, wanted: tuple[str, ...], info: dict[str, str]) -> Check:
     if isinstance(reply, Exception):
         return Check(
             "native",
@@ -239,6 +240,12 @@ def _native(reply: Any, wanted: tuple[str, ...]) -> Check:
     found = {name for name, each in zip(wanted, reply, strict=True) if each}
     missing = [name for name in wanted if name not in found]
     if set(NATIVE_COMMANDS) <= found:
+        if against := reason_against(info):
+            return Check(
+                "native",
+                NOTE,
+                f'{_EXPIRES_ITSELF}, but "auto" takes that for no new namespace: {against}',
+            )
         rest = f"; a script stands in for {', '.join(missing)}" if missing else ""
         return Check("native", OK, f"{_EXPIRES_ITSELF}, for new namespaces{rest}")
     return Check(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from workstealing.jobs import HashFieldExpiry, MigrateToNative
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.structure import WARNING
+from workstealing.structures.volatile_hashes.commands import COUNT_EXISTING, MOVE_FIELD, STORE
 from workstealing.structures.volatile_hashes.server_faults import (
     FAULTS,
     LAST_DEADLINE_MS,
@@ -231,6 +234,44 @@ class TestAuto:
         assert VolatileHashes(client, "n").open().backend == "emulated"
         client.close()
 
+    @pytest.mark.parametrize(
+        "hidden", [("-info",), ("-info", "+info|memory"), ("-command",), ("-info", "-command")]
+    )
+    @pytest.mark.parametrize("kind", ["redis8", "valkey9"])
+    def test_a_native_namespace_goes_on_where_the_server_is_hidden(
+        self, request: pytest.FixtureRequest, kind: str, hidden: tuple[str, ...]
+    ) -> None:
+        server: RedisServer = request.getfixturevalue(kind)
+        VolatileHashes(server.client(), "n", backend="native").hsetex("h", "f", "v", ex=600)
+        server.client().execute_command(
+            *("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "+@all", *hidden)
+        )
+        with contextlib.closing(
+            redis.Redis(port=server.port, username="app", password="secret")
+        ) as client:
+            hashes = VolatileHashes(client, "n")
+            assert hashes.open().backend == "native"
+            assert hashes.hgetdel("h", "f") == [b"v"]
+            assert HashFieldExpiry(hashes).perform(Slice(5, 5.0)) == 0
+            if kind == "valkey9":
+                with pytest.raises(ConfigurationError, match="takes the hash's name"):
+                    hashes.hsetex("nx", "f", "v", ex=60)
+
+    @pytest.mark.parametrize("kind", ["redis62", "redis7"])
+    def test_an_older_server_that_is_hidden_is_not_taken_for_native(
+        self, request: pytest.FixtureRequest, kind: str
+    ) -> None:
+        server: RedisServer = request.getfixturevalue(kind)
+        server.client().execute_command(
+            *("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "+@all", "-info", "-command")
+        )
+        with contextlib.closing(
+            redis.Redis(port=server.port, username="app", password="secret")
+        ) as client:
+            assert VolatileHashes(client, "n").open().backend == "emulated"
+            with pytest.raises(ConfigurationError, match="this one lacks them"):
+                VolatileHashes(client, "m", backend="native").open()
+
     def test_a_migration_is_refused_unless_the_fault_is_accepted(self, start_redis: Start) -> None:
         client = start_redis(8, appendonly="yes").client()
         hashes = VolatileHashes(client, "n")
@@ -305,6 +346,57 @@ class TestValkeysOwnWays:
         assert hashes.hexpire(name, 60, "f") == [1]
         assert hashes.hget(name, "f") == b"v"
 
+    @pytest.mark.parametrize("name", [b"fields", "FIELDS"])
+    def test_a_sum_that_its_replicas_would_miss_is_refused(
+        self, valkey9: RedisServer, name: bytes | str
+    ) -> None:
+        # Valkey passes the sum of a field with a deadline on as an HSETEX.
+        hashes = VolatileHashes(valkey9.client(), "n", backend="native")
+        hashes.hset(name, "f", 1)
+        assert hashes.hexpire(name, 600, "f") == [1]
+        hashes.hset("other", "f", 1)
+        hashes.hexpire("other", 600, "f")
+        calls: list[Callable[[], Any]] = [
+            lambda: hashes.hincrby(name, "f"),
+            lambda: hashes.hincrbyfloat(name, "f"),
+            lambda: hashes.execute_command(COUNT_EXISTING, name, "f", 1, "FXX"),
+            lambda: hashes.execute_command(MOVE_FIELD, "other", name, "FIELDS", 2, "f", "g"),
+        ]
+        for call in calls:
+            with pytest.raises(ConfigurationError, match="takes the hash's name"):
+                call()
+        with pytest.raises(ConfigurationError, match="takes the hash's name"):
+            hashes.pipeline().hincrby(name, "f").execute()
+        assert hashes.hgetall(name) == {b"f": b"1"}
+        assert hashes.hincrby("nx", "f") == 1
+        assert hashes.execute_command(MOVE_FIELD, name, "other", "FIELDS", 2, "f", "g")
+
+    @pytest.mark.parametrize("name", sorted(MISTREATED_NAMES))
+    def test_its_replica_has_all_that_is_not_refused(self, start_redis: Start, name: bytes) -> None:
+        client, follower = a_pair(start_redis, "valkey", "9.1")
+        hashes = VolatileHashes(client, "n", backend="native")
+        copied = VolatileHashes(follower, "n", backend="native")
+        hashes.hset(name, mapping={"a": 1, "b": 1, "c": 1})
+        calls: list[Callable[[], Any]] = [
+            lambda: hashes.hexpire(name, 600, "a", "b", "c"),
+            lambda: hashes.hpersist(name, "b"),
+            lambda: hashes.hincrby(name, "a", 5),
+            lambda: hashes.hincrbyfloat(name, "c", 0.5),
+            lambda: hashes.hsetex(name, "a", "v", keepttl=True),
+            lambda: hashes.hsetex(name, "d", "v", ex=600),
+            lambda: hashes.hgetex(name, "b", ex=600),
+            lambda: hashes.execute_command(MOVE_FIELD, name, "to", "FIELDS", 2, "a", name),
+            lambda: hashes.execute_command(MOVE_FIELD, "to", name, "FIELDS", 2, name, "e"),
+        ]
+        for call in calls:
+            with contextlib.suppress(ConfigurationError):
+                call()
+        client.set("heard", "yes")
+        wait_until(lambda: follower.get("heard") == b"yes", "the replica to hear")
+        fields = sorted(hashes.hkeys(name))
+        assert hashes.hgetall(name) == copied.hgetall(name)
+        assert hashes.hpexpiretime(name, *fields) == copied.hpexpiretime(name, *fields)
+
     @pytest.mark.parametrize("name", ["nx", "FXX", "fields"])
     def test_an_emulated_namespace_takes_any_name(self, valkey9: RedisServer, name: str) -> None:
         hashes = VolatileHashes(valkey9.client(), "n", backend="emulated")
@@ -327,6 +419,12 @@ class TestValkeysOwnWays:
             lambda: hashes.hgetex("h", "f", exat=late // 1000 + 1),
             lambda: hashes.hpexpireat("h", late, "f"),
             lambda: hashes.hexpire("h", late // 1000, "f"),
+            lambda: hashes.hpexpireat("h", str(late), "f"),  # type: ignore[arg-type]
+            lambda: hashes.hsetex("h", "f", "w", ex=str(late)),  # type: ignore[arg-type]
+            lambda: hashes.hexpireat("h", datetime(9999, 1, 1, tzinfo=UTC), "f"),
+            lambda: hashes.hsetex("h", "f", "w", ex=timedelta(days=900_000)),
+            lambda: hashes.pipeline().hpexpire("h", late, "f").execute(),
+            lambda: hashes.execute_command(*(STORE, "h", "FIELDS", 1, "f", "", late, "", "w", "")),
         ]
         for call in calls:
             with pytest.raises(redis.ResponseError, match="invalid expire time"):

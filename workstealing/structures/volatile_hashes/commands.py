@@ -7,7 +7,7 @@ redis-py's own: they end in ``execute_command("HSETEX", ...)``, and here that co
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -33,6 +33,7 @@ from workstealing.structures.namespace import (
 )
 from workstealing.structures.volatile_hashes.server_faults import (
     LAST_DEADLINE_MS,
+    MISREAD_NAMES,
     MISTREATED_NAMES,
 )
 
@@ -310,7 +311,8 @@ def require_users_keys(args: Arguments) -> None:
 
 _TIMES_MS = {"EX": (1000, True), "PX": (1, True), "EXAT": (1000, False), "PXAT": (1, False)}
 _EXPIRES_MS = {"HEXPIRE": "EX", "HPEXPIRE": "PX", "HEXPIREAT": "EXAT", "HPEXPIREAT": "PXAT"}
-VALKEY_QUIRKS = frozenset({"HSETEX", "HGETEX", STORE, *_EXPIRES_MS})
+_SUMS = frozenset({"HINCRBY", "HINCRBYFLOAT", COUNT_EXISTING})
+VALKEY_QUIRKS = frozenset({"HSETEX", "HGETEX", STORE, MOVE_FIELD, *_SUMS, *_EXPIRES_MS})
 """The commands that `require_faithful` looks at."""
 
 
@@ -321,23 +323,42 @@ def require_faithful(args: Arguments) -> None:
     hears of the write; ResponseError, as of Redis, for a deadline past the year 4199.
     """
     word = args[0]
-    if word not in _EXPIRES_MS:
-        if to_bytes(args[1]).lower() in MISTREATED_NAMES:
-            raise ConfigurationError(
-                f"Valkey takes the hash's name {args[1]!r} for an option of {word}, and its"
-                ' replicas miss the write: use another name, or backend="emulated"'
-            )
-        options = args[2 : args.index("FIELDS", 2)]
-        times = [each for each in pairwise(options) if each[0] in _TIMES_MS]
+    if word in _EXPIRES_MS:
+        _require_deadline(word, _EXPIRES_MS[word], args[2])
+    elif word in _SUMS:
+        # It passes the sum of a field with a deadline on as HSETEX key PXAT.
+        _require_name(word, args[1], MISREAD_NAMES)
+    elif word == MOVE_FIELD:
+        _require_name(word, args[2], MISREAD_NAMES)
     else:
-        times = [(_EXPIRES_MS[word], args[2])]
-    for unit, given in times:
-        ms, is_relative = _TIMES_MS[unit]
-        if not isinstance(given, int):
-            continue
-        # The server's clock decides, and some seconds decide nothing in the year 4199.
-        if given * ms + (time.time_ns() // 1_000_000 if is_relative else 0) > LAST_DEADLINE_MS:
-            raise ResponseError(f"invalid expire time in '{word.lower()}' command")
+        _require_name(word, args[1], MISTREATED_NAMES)
+        options = args[2 : args.index("FIELDS", 2)]
+        for option, given in pairwise(options):
+            if option in _TIMES_MS:
+                _require_deadline(word, option, given)
+        if word == STORE:
+            # Behind the field and the nonce; '' for no deadline.
+            _require_deadline("HSETEX", "PX", args[6])
+
+
+def _require_name(word: str, name: Any, refused: Collection[bytes]) -> None:
+    if to_bytes(name).lower() in refused:
+        raise ConfigurationError(
+            f"Valkey takes the hash's name {name!r} for an option of {word}, and its"
+            ' replicas miss the write: use another name, or backend="emulated"'
+        )
+
+
+def _require_deadline(word: str, unit: str, given: Any) -> None:
+    ms, is_relative = _TIMES_MS[unit]
+    try:
+        amount = int(given)
+    except (TypeError, ValueError, OverflowError):
+        # The server's to refuse.
+        return
+    # The server's clock decides, and some seconds decide nothing in the year 4199.
+    if amount * ms + (time.time_ns() // 1_000_000 if is_relative else 0) > LAST_DEADLINE_MS:
+        raise ResponseError(f"invalid expire time in '{word.lower()}' command")
 
 
 def hashes_in(args: Arguments) -> Arguments:

@@ -68,7 +68,7 @@ from workstealing.structures.volatile_hashes.commands import (
     require_users_keys,
 )
 from workstealing.structures.volatile_hashes.server_faults import (
-    VALKEY,
+    REDIS,
     applying,
     reason_against,
     server_of,
@@ -516,7 +516,8 @@ def open_layout(
                 " namespace"
             )
         missing = frozenset(OPTIONAL_NATIVE_COMMANDS) - known
-        quirks = VALKEY_QUIRKS if server_of(info)[0] == VALKEY else frozenset()
+        # One that does not tell its kind may be a Valkey.
+        quirks = frozenset() if server_of(info)[0] == REDIS else VALKEY_QUIRKS
         missing |= MISREAD_COMMANDS | OWN_COMMANDS
         return replace(layout, missing=missing, quirks=quirks)
     require_policy(names.kind, policy, allowed_policies)

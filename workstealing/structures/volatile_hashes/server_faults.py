@@ -20,6 +20,8 @@ Condition = Callable[[Info], "bool | None"]
 
 MISTREATED_NAMES = frozenset({b"nx", b"xx", b"fnx", b"fxx", b"fields"})
 """Names of hashes, in lower case, that Valkey 9 takes for options of HSETEX and HGETEX."""
+MISREAD_NAMES = frozenset({b"fields"})
+"""Those among them that it misreads with PXAT, too, as which it passes sums on to replicas."""
 LAST_DEADLINE_MS = 2**46 - 1
 """The last deadline that Redis takes, in the year 4199."""
 
@@ -164,6 +166,8 @@ def reason_against(info: Info, accepted: Collection[str] = ()) -> str | None:
     Arguments: info; accepted: names of faults that the user accepts.
     """
     kind, _ = server_of(info)
+    if not any(f"{each}_version" in info for each in (REDIS, VALKEY)):
+        return "the server does not tell its version (does its user lack the right to INFO?)"
     if not kind:
         return "the server is neither a Redis nor a Valkey as far as it tells"
     for fault, is_certain in applying(info):
