@@ -1,4 +1,4 @@
-"""The asyncio methods of the Django cache backend are as exact as the others, and leave the loop."""
+"""The asyncio methods of the Django cache backend are as exact as the others and leave the loop."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ _OPTIONS = {
     "LIMIT": "limit",
     "STORE": "backend",
     "ON_FAULT": "on_fault",
+    "SERIALIZER": "serializer",
 }
 # Django's own, which this backend has no use for: deadlines bound it, and not a number of entries.
 _IGNORED = ("MAX_ENTRIES", "CULL_FREQUENCY")
@@ -42,12 +43,14 @@ class Cache(BaseCache):  # type: ignore[misc]
     LOCATION: a URL as of `workstealing.connect`, or the import path of a client. OPTIONS: NAMESPACE
     ("cache"), BUCKETS (1024), RECRUITER (an import path), RATE (0.003) and LIMIT (5) of the job
     that collects expired entries, STORE ("auto", "emulated" or "native"), ON_FAULT ("miss", or
-    "raise", which sessions need). Raises: ConfigurationError, when Django makes it.
+    "raise", which sessions need), SERIALIZER ("pickle", as of Django's own backends, which lets a
+    program that can write to this Redis run code in your processes; "json", "msgpack", a
+    `Serializer` or its import path). Raises: ConfigurationError and MissingExtraError, when Django
+    makes it.
 
-    Values are pickled, as by Django's own backends; whole numbers are not, so `incr` is exact among
-    processes. With a fault of Redis `get`, `get_many`, `get_or_set`, `set` and `set_many` miss, or
-    raise with ON_FAULT; all others raise redis-py's errors. `clear` empties the namespace, all
-    versions and prefixes.
+    Whole numbers stand as digits, so `incr` is exact among processes. With a fault of Redis `get`,
+    `get_many`, `get_or_set`, `set` and `set_many` miss, or raise with ON_FAULT; all others raise
+    redis-py's errors. `clear` empties the namespace, all versions and prefixes.
     """
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:

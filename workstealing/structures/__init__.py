@@ -42,6 +42,7 @@ from workstealing.structures.tracked_set import (
 )
 from workstealing.structures.volatile_hashes import (
     AsyncVolatileHashes,
+    Serializer,
     VolatileHashes,
 )
 
@@ -76,6 +77,7 @@ __all__ = [
     "NoLease",
     "Page",
     "RedisStore",
+    "Serializer",
     "ShardedIck",
     "ShuffleQueue",
     "Taken",
