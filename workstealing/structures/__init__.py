@@ -43,6 +43,7 @@ from workstealing.structures.tracked_set import (
 )
 from workstealing.structures.volatile_hashes import (
     AsyncVolatileHashes,
+    Serializer,
     VolatileHashes,
 )
 
@@ -78,6 +79,7 @@ __all__ = [
     "NoLease",
     "Page",
     "RedisStore",
+    "Serializer",
     "ShardedIck",
     "ShuffleQueue",
     "Taken",

@@ -280,19 +280,25 @@ class CachedResults(Generic[P, R]):
         left = left_ms / 1000 - policy.stale if left_ms >= 0 else math.inf
         try:
             if policy.is_bare:
-                return CachedEntry(policy.decode(bytes(value)), left, 0.0)
+                return CachedEntry(policy.form.decode(bytes(value)), left, 0.0)
             error = decode_error(bytes(value), policy)
             if error is not None:
                 return CachedEntry(error, left + policy.stale, 0.0)
             cost, found, content = bytes(value).partition(_HEADER_END)
             if found and cost.isdigit():
-                return CachedEntry(policy.decode(content), left, int(cost) / 1000)
-        except Exception as error:  # noqa: BLE001 - a user's function
-            # Of an earlier release of the program, perhaps.
-            self._fault(error)
-        # Written by another program: it is computed anew.
+                return CachedEntry(policy.form.decode(content), left, int(cost) / 1000)
+            self._unreadable("it is no result of such a function")
+        except Exception as error:
+            if timeouts.include(error):
+                raise
+            # Of another release of the program, perhaps.
+            self._unreadable(f"{type(error).__name__}: {shown(error)}")
+        # It is computed anew.
         turn.unreadable = True
         return None
+
+    def _unreadable(self, why: str) -> None:
+        _faults.warn(self._subject, f"a value cannot be read and counts as missing: {why}")
 
     def _is_due(self, entry: CachedEntry) -> bool:
         """Say whether to compute anew although there is a value: it is stale, or by chance.
@@ -521,8 +527,7 @@ class CachedResults(Generic[P, R]):
         return bool(removed)
 
     def _encoded(self, value: Any) -> bytes:
-        content = self._policy.encode(value)
-        return content.encode() if isinstance(content, str) else bytes(content)
+        return self._policy.form.encode(value)
 
     def _enlister(self) -> Enlister:
         if self._recruiter is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import json
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -22,7 +21,6 @@ from workstealing.structures.volatile_hashes.cached_policy import (
     Policy,
     checked_function,
     checked_policy,
-    compact,
 )
 from workstealing.structures.volatile_hashes.cached_results import (
     CachedEntry,
@@ -33,6 +31,7 @@ from workstealing.structures.volatile_hashes.cached_results import (
 )
 from workstealing.structures.volatile_hashes.calls import tell
 from workstealing.structures.volatile_hashes.flights import Awaited
+from workstealing.structures.volatile_hashes.serializers import Serializer, SerializerName
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -422,8 +421,7 @@ class BlockingCaching:
         wait: Duration = 2.0,
         lease: Duration = 30.0,
         hold: Duration = 60.0,
-        encode: Callable[[Any], str | bytes] = compact,
-        decode: Callable[[bytes], Any] = json.loads,
+        serializer: SerializerName | Serializer = "json",
         recruiter: Enlister | None = None,
     ) -> Callable[[Callable[P, R]], CachedFunction[P, R]]:
         """Keep a function's results in fields of hashes: `@hashes.cached(ttl=60, key="item:{id}")`.
@@ -444,16 +442,17 @@ class BlockingCaching:
         for how long a caller may compute alone, and how long one that was killed holds up others;
         hold, for how long a lease is extended, and a caller without a result waits, at most;
         errors, for how long each class of exceptions is kept, and raised to all (`{LookupError:
-        5}`), where no old result stands in; encode, which makes str or bytes of a result (by
-        default JSON), and decode, its inverse for bytes; recruiter, by default
+        5}`), where no old result stands in; serializer, "json", "msgpack", "pickle" (then a program
+        that can write to this Redis can run code in your processes), or a `Serializer`: what
+        another one or another version wrote is computed anew; recruiter, by default
         `workstealing.default_recruiter`.
         Durations are seconds or a timedelta. Any other exception of the function is raised and not
         kept; None is kept like any other result.
 
         Returns: a decorator. The decorated function also has `refresh(*args)`, which computes now,
         `invalidate(*args)`, which forgets, and `place(*args)`, the names of hash and field.
-        Raises: ConfigurationError. A hit costs one round trip of one Redis command (of two with
-        `stale` or `early`), a miss four round trips.
+        Raises: ConfigurationError; MissingExtraError. A hit costs one round trip of one Redis
+        command (of two with `stale` or `early`), a miss four round trips.
         """
         policy = checked_policy(
             key=key,
@@ -466,8 +465,7 @@ class BlockingCaching:
             wait=wait,
             lease=lease,
             hold=hold,
-            encode=encode,
-            decode=decode,
+            serializer=serializer,
         )
 
         def decorate(function: Callable[P, R]) -> CachedFunction[P, R]:
@@ -492,8 +490,7 @@ class AsyncCaching:
         wait: Duration = 2.0,
         lease: Duration = 30.0,
         hold: Duration = 60.0,
-        encode: Callable[[Any], str | bytes] = compact,
-        decode: Callable[[bytes], Any] = json.loads,
+        serializer: SerializerName | Serializer = "json",
         recruiter: Enlister | None = None,
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], AsyncCachedFunction[P, R]]:
         """Keep a coroutine function's results in fields of hashes; see `VolatileHashes.cached`.
@@ -512,8 +509,7 @@ class AsyncCaching:
             wait=wait,
             lease=lease,
             hold=hold,
-            encode=encode,
-            decode=decode,
+            serializer=serializer,
         )
 
         def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncCachedFunction[P, R]:
