@@ -90,20 +90,29 @@ class ComputingTurn:
     """
 
     __slots__ = (
-        *("computed", "field", "flight", "is_cut", "key", "seen", "taken", "token"),
+        *("_pid", "_token", "computed", "field", "flight", "is_cut", "key", "seen", "taken"),
         *("unreadable", "waited"),
     )
 
     def __init__(self, place: tuple[str, str] | None = None) -> None:
         self.key, self.field = ("", "") if place is None else place
-        self.token: str | None = None
-        self.taken = 0
+        self._token: str | None = None
+        self._pid = self.taken = 0
         self.is_cut = False
         self.unreadable = False
         self.flight: CachedFlight | None = None
         self.computed = 0
         self.seen: CachedEntry | None = None
         self.waited = False
+
+    @property
+    def token(self) -> str | None:
+        """The lease's nonce; None also in a forked child, because the parent goes on computing."""
+        return self._token if self._token is None or self._pid == os.getpid() else None
+
+    @token.setter
+    def token(self, token: str | None) -> None:
+        self._token, self._pid = token, os.getpid()
 
     def lead(self, flight: CachedFlight) -> None:
         """Take a flight, which this call lands."""
