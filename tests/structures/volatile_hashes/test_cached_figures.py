@@ -110,13 +110,15 @@ def test_who_waits_for_another_process_waits_once(
     """Another process has the lease, and stores its result at the third look."""
     page = cached(hashes, pytest.fail, wait=60, lease=600)
     field = ("page", "FIELDS", 1, "text")
-    hashes.execute_command(LEASE, *field, "another", 600_000, 600_000, "", "")
+    lease = (LEASE, *field, "another", 600_000, 600_000, "", "")
+    taken, *_ = hashes.execute_command(*lease)
     pauses = []
 
     def pause(_: float) -> None:
         pauses.append(1)
         if len(pauses) == 3:
-            hashes.execute_command(STORE, *field, "another", 60_000, "", b'5:"text"')
+            store = (STORE, *field, "another", 60_000, "", b'5:"text"', taken)
+            assert hashes.execute_command(*store)
 
     monkeypatch.setattr(caching.time, "sleep", pause)
     assert page() == "text"
