@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
@@ -51,7 +51,13 @@ from workstealing.structures.volatile_hashes.commands import (
     HashTranslator,
 )
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
-from workstealing.structures.volatile_hashes.server_faults import checked_faults, reason_against
+from workstealing.structures.volatile_hashes.server_faults import (
+    ASKING,
+    Info,
+    checked_faults,
+    info_of,
+    reason_against,
+)
 
 __all__ = ["MigrateToNative"]
 
@@ -261,11 +267,18 @@ class _Migrator:
                 f"the server lacks {', '.join(missing)}, so the namespace stays emulated: upgrade"
                 " the server to Redis 8 or Valkey 9 first"
             )
-        if against := reason_against(facts.info, self.accepted):
-            raise ConfigurationError(
-                f"the namespace {self._names.namespace!r} stays emulated: {against}; or name the"
-                " fault in accept="
-            )
+        for info in self._infos(slice) if self._twin.is_cluster else [facts.info]:
+            if against := reason_against(info, self.accepted):
+                raise ConfigurationError(
+                    f"the namespace {self._names.namespace!r} stays emulated: {against}; or name"
+                    " the fault in accept="
+                )
+
+    def _infos(self, slice: Slice) -> Iterator[Info]:
+        """Yield what each node of a cluster tells of itself: their settings may differ."""
+        for node in self._twin.nodes():
+            budget = Budget(slice.remaining(), PATIENCE_SECONDS)
+            yield info_of(self._twin.call(node, ASKING, budget))
 
     def _run(self, operation: Operation, slice: Slice) -> Any:
         # By the first key's slot: on one server the others may lie in other slots.

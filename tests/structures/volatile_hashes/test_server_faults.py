@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import redis
 
-from support.servers import RedisServer, wait_until
+from support.servers import RedisCluster3, RedisServer, wait_until
 from workstealing import Recruiter
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, MigrateToNative
 from workstealing.recruiting.slice import Slice
+from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.structure import WARNING
 from workstealing.structures.volatile_hashes.commands import COUNT_EXISTING, MOVE_FIELD, STORE
@@ -286,6 +287,27 @@ class TestAuto:
         assert hashes.hget("h", "f") == b"v"
         with pytest.raises(ConfigurationError, match="names no fault"):
             MigrateToNative(hashes, accept=["aof_replay"])
+
+
+@pytest.mark.real
+@pytest.mark.cluster
+def test_a_migration_asks_all_nodes_of_a_cluster(cluster8: RedisCluster3) -> None:
+    hashes = VolatileHashes(cluster8.client(), "n", backend="emulated")
+    hashes.hsetex("h", "f", "v", ex=600)
+    slot = key_slot(hashes.names.layout)
+    others = [node for node in cluster8.nodes if node is not cluster8.node_of(slot)]
+    for node in others:
+        node.client().config_set("appendonly", "yes")
+        try:
+            with pytest.raises(ConfigurationError, match="aof-replay"):
+                MigrateToNative(VolatileHashes(cluster8.client(), "n")).perform(Slice(25, 5.0))
+        finally:
+            node.client().config_set("appendonly", "no")
+        assert VolatileHashes(cluster8.client(), "n").open().backend == "emulated"
+    job = MigrateToNative(VolatileHashes(cluster8.client(), "n"))
+    for _ in range(20):
+        job.perform(Slice(25, 5.0))
+    assert VolatileHashes(cluster8.client(), "n").open().backend == "native"
 
 
 @pytest.mark.real

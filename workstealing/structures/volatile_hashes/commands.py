@@ -322,7 +322,7 @@ def require_faithful(args: Arguments) -> None:
     Raises: ConfigurationError for a name of a hash that it takes for an option, so that no replica
     hears of the write; ResponseError, as of Redis, for a deadline past the year 4199.
     """
-    word = args[0]
+    word, is_store = args[0], args[0] == STORE
     if word in _EXPIRES_MS:
         _require_deadline(word, _EXPIRES_MS[word], args[2])
     elif word in _SUMS:
@@ -331,14 +331,15 @@ def require_faithful(args: Arguments) -> None:
     elif word == MOVE_FIELD:
         _require_name(word, args[2], MISREAD_NAMES)
     else:
+        word = "HSETEX" if is_store else word
         _require_name(word, args[1], MISTREATED_NAMES)
         options = args[2 : args.index("FIELDS", 2)]
         for option, given in pairwise(options):
             if option in _TIMES_MS:
                 _require_deadline(word, option, given)
-        if word == STORE:
+        if is_store:
             # Behind the field and the nonce; '' for no deadline.
-            _require_deadline("HSETEX", "PX", args[6])
+            _require_deadline(word, "PX", args[6])
 
 
 def _require_name(word: str, name: Any, refused: Collection[bytes]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from workstealing.errors import ConfigurationError
 
@@ -18,6 +18,8 @@ Info = Mapping[str, str]
 Condition = Callable[[Info], "bool | None"]
 """Says whether a setting makes a fault apply; None: the server does not tell."""
 
+ASKING = (("INFO", "server"), ("INFO", "persistence"), ("INFO", "replication"))
+"""The commands whose replies tell all that a condition asks for; see `info_of`."""
 MISTREATED_NAMES = frozenset({b"nx", b"xx", b"fnx", b"fxx", b"fields"})
 """Names of hashes, in lower case, that Valkey 9 takes for options of HSETEX and HGETEX."""
 MISREAD_NAMES = frozenset({b"fields"})
@@ -130,6 +132,13 @@ FAULTS = (
     ),
 )
 """The faults for whose sake "auto" is emulated."""
+
+
+def info_of(replies: Iterable[Any]) -> Info:
+    """Return the lines of INFO in replies to `ASKING`; a section that was refused has none."""
+    texts = [bytes(each).decode(errors="replace") for each in replies if isinstance(each, bytes)]
+    pairs = (line.partition(":") for text in texts for line in text.splitlines())
+    return {name: value for name, colon, value in pairs if colon}
 
 
 def server_of(info: Info) -> tuple[str, tuple[int, ...]]:
