@@ -395,8 +395,8 @@ class CacheEntries:
     def increment(self, key: str, delta: int) -> int | None:
         """Add to an entry's whole number and keep its deadline. One round trip.
 
-        Returns: the sum; None if there is no entry. Raises: ValueError if the entry is no whole
-        number, or the sum has more than 64 bits.
+        Returns: the sum; None if there is no entry. Raises: TypeError if the entry, or delta, is no
+        whole number; OverflowError if the sum has more than 64 bits.
         """
         from redis.exceptions import ResponseError
 
@@ -408,9 +408,10 @@ class CacheEntries:
                 COUNT_EXISTING, place, named, amount, "FXX"
             )
         except ResponseError as error:
-            if not _is_no_number(error):
+            kind = _kind_of(error)
+            if kind is None:
                 raise
-            raise ValueError(
+            raise kind(
                 f"the cache's entry {key!r} cannot be counted on: {error}; expected a whole number"
                 " of at most 64 bits"
             ) from error
@@ -544,9 +545,13 @@ class CacheEntries:
         _faults.report(self._subject, error)
 
 
-def _is_no_number(error: Exception) -> bool:
+def _kind_of(error: Exception) -> type[Exception] | None:
+    """Return the class of error that says why a number could not be counted on."""
     text = str(error).lower()
-    return "not an integer" in text or "overflow" in text or "out of range" in text
+    # Never a ValueError: Django's says that there is no entry, and callers then write one.
+    if "not an integer" in text:
+        return TypeError
+    return OverflowError if "overflow" in text or "out of range" in text else None
 
 
 def _field(key: str) -> Any:

@@ -64,9 +64,11 @@ class Cache(BaseCache):  # type: ignore[misc]
         given = {_OPTIONS[key]: value for key, value in options.items() if key in _OPTIONS}
         self.entries: CacheEntries = opened(CacheSettings(location or None, **given))
 
-    def _seconds(self, timeout: Any) -> float | None:
+    def get_backend_timeout(self, timeout: Any = DEFAULT_TIMEOUT) -> float | None:
+        """Return a timeout in seconds, as of Django's own backend for Redis; None: no deadline."""
         seconds: float | None = self.default_timeout if timeout is DEFAULT_TIMEOUT else timeout
-        return seconds
+        # NaN is left to those who refuse it.
+        return 0 if seconds is not None and seconds < 0 else seconds
 
     def get(self, key: Any, default: Any = None, version: int | None = None) -> Any:
         """Return a key's value. One round trip; a hit enlists."""
@@ -83,21 +85,21 @@ class Cache(BaseCache):  # type: ignore[misc]
     ) -> None:
         """Set a key's value. One round trip."""
         made = self.make_and_validate_key(key, version=version)
-        self.entries.set_many({made: value}, self._seconds(timeout))
+        self.entries.set_many({made: value}, self.get_backend_timeout(timeout))
 
     def set_many(
         self, data: Mapping[Any, Any], timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
     ) -> list[Any]:
         """Set several values; return the keys that could not be set. One round trip."""
         made = {self.make_and_validate_key(key, version=version): data[key] for key in data}
-        return [] if self.entries.set_many(made, self._seconds(timeout)) else list(data)
+        return [] if self.entries.set_many(made, self.get_backend_timeout(timeout)) else list(data)
 
     def add(
         self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
     ) -> bool:
         """Set a value if there is none; return whether it was set. One round trip."""
         made = self.make_and_validate_key(key, version=version)
-        return self.entries.add(made, value, self._seconds(timeout))
+        return self.entries.add(made, value, self.get_backend_timeout(timeout))
 
     def get_or_set(
         self, key: Any, default: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
@@ -114,21 +116,22 @@ class Cache(BaseCache):  # type: ignore[misc]
             )
         made = self.make_and_validate_key(key, version=version)
         if not callable(default):
-            return self.entries.get_or_add(made, default, self._seconds(timeout))
+            return self.entries.get_or_add(made, default, self.get_backend_timeout(timeout))
         value = self.get(key, self._missing_key, version)
         if value is not self._missing_key:
             return value
-        return self.entries.computed(made, default, self._seconds(timeout))
+        return self.entries.computed(made, default, self.get_backend_timeout(timeout))
 
     def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         """Give a value a new time to live; return whether there is one. One round trip."""
         made = self.make_and_validate_key(key, version=version)
-        return self.entries.touch(made, self._seconds(timeout))
+        return self.entries.touch(made, self.get_backend_timeout(timeout))
 
     def incr(self, key: Any, delta: int = 1, version: int | None = None) -> int:
         """Add to a whole number, which keeps its deadline; return the sum. One round trip.
 
-        Raises: ValueError if there is no value, or it is no whole number; errors of redis-py.
+        Raises: ValueError if there is no value; TypeError if it is no whole number; OverflowError
+        if the sum has more than 64 bits; errors of redis-py.
         """
         made = self.make_and_validate_key(key, version=version)
         total = self.entries.increment(made, delta)

@@ -53,7 +53,7 @@ class VolatileHashCache(BaseCache):
         # Flask-Caching before 2.5 has another name for it, and no use in its own class.
         self.ignore_delete_many_errors = ignore_delete_many_errors
         self.entries = entries
-        self._prefix = key_prefix
+        self.key_prefix = key_prefix
 
     @classmethod
     def factory(
@@ -79,7 +79,7 @@ class VolatileHashCache(BaseCache):
 
     def _key(self, key: str) -> str:
         # As of Flask-Caching's own backends: a prefix may be told by a function.
-        prefix = self._prefix() if callable(self._prefix) else self._prefix
+        prefix = self.key_prefix() if callable(self.key_prefix) else self.key_prefix
         return f"{prefix}{key}"
 
     def _seconds(self, timeout: Any) -> float | None:
