@@ -33,6 +33,7 @@ EXTRAS = {
     "sql": "sqlalchemy",
     "spark": "pyspark",
     "log": "zstandard",
+    "msgpack": "msgpack",
     "cli": "shtab",
     "django": "django",
     "flask-caching": "flask_caching",
@@ -182,6 +183,10 @@ USES = {
     "opentelemetry": "from workstealing.metrics.opentelemetry import OpenTelemetryHooks",
     "spark": "from workstealing.spark import register; register(None)",
     "log": "from workstealing.structures.log.blocks import seal; seal([b''], 'zstd')",
+    "msgpack": (
+        "from workstealing.structures.volatile_hashes.serializers import checked_serializer as c;"
+        " c('msgpack')"
+    ),
     "cli": "from argparse import Namespace as N; from workstealing.cli import completion as c;"
     " c.run(N(shell='bash'))",
     "demo": "from argparse import Namespace as N; from workstealing.cli import demo; demo.run(N())",

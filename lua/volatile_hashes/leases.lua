@@ -22,10 +22,14 @@ local function micros()
   return clock[1] * 1000000 + clock[2] + 1000 * CLOCK_SHIFT_MS
 end
 
--- The lease on a field that is out now: its nonce and when it was taken (us), or nil.
+-- How far a clock that is set right may go back, and leases are still out.
+local SET_RIGHT_MS = 1000
+
+-- The lease on a field that is out now: its nonce and when it was taken (us), or nil. One that was taken later
+-- than now ends: the clock was set back, and its deadline may be far away.
 local function lease_on(field, at)
   local deadline, taken, nonce = string.match(redis.call('HGET', leases, '=' .. field) or '', '^(%d+) (%d+) (.+)$')
-  if deadline and #deadline < 16 and tonumber(deadline) > at then
+  if deadline and #deadline < 16 and tonumber(deadline) > at and tonumber(taken) / 1000 <= at + SET_RIGHT_MS then
     return nonce, tonumber(taken)
   end
 end

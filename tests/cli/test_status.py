@@ -22,6 +22,7 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
+from workstealing.recruiting.cache_figures import CACHES
 from workstealing.structures import Ick, VolatileHashes
 
 pytestmark = pytest.mark.real
@@ -111,6 +112,58 @@ def test_a_dry_run_is_said_by_the_process_and_by_the_fleet(
     said = command.json("status", "--url", redis7.url, "--ledger", "shop")
     assert [(job["name"], job["dry_run"]) for job in said["jobs"]] == [("far", True)]
     assert "dry run (0.01)" in command("status", "--url", redis7.url, "--ledger", "shop")
+
+
+def test_the_applications_own_ledger_is_found(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    report(redis7, "fast")
+    one = (
+        APP
+        + """
+    from workstealing.metrics.ledger import Ledger
+
+    recruiter.add_hook(Ledger(client, "fast"))
+"""
+    )
+    name = app_module(one.format(url=redis7.url))
+    assert "1 process reported" in command("status", "--app", name)
+    assert "sweep" in command("explain", "--app", name, status=1)
+    # Another one than the application's is named.
+    said = command.json("status", "--app", name, "--ledger", "other")
+    assert not said["is_fleet"]
+    several = one.replace('"fast"))', '"fast")); recruiter.add_hook(Ledger(client, "slow"))')
+    name = app_module(several.format(url=redis7.url))
+    said = command.refused("status", "--app", name)
+    assert "several ledgers: give --ledger fast, or slow" in said
+    assert "1 process reported" in command("status", "--app", name, "--ledger", "fast")
+
+
+def test_caches_of_the_last_hour(command: Any, redis7: RedisServer) -> None:
+    assert command.json("status", "--url", redis7.url)["caches"] == {}
+    ledger = Ledger(redis7.client())
+    figures = CACHES.of("shop.price")
+    figures.hit(1_500)
+    figures.compute(0.25)
+    figures.miss()
+    ledger.on_enlisted(1)
+    assert ledger.flush(5.0)
+    ledger.close()
+    said = command.json("status", "--url", redis7.url)
+    assert said["caches"] == {
+        "shop.price": {
+            "hits": 1_500,
+            "stale": 0,
+            "misses": 1,
+            "waits": 0,
+            "computations": 1,
+            "uncached": 0,
+            "seconds": 0.25,
+        }
+    }
+    text = command("status", "--url", redis7.url)
+    for part in ("cache, last hour", "shop.price", "1,500", "250 ms"):
+        assert part in text
 
 
 def test_a_url_alone_is_enough_for_the_ledger(command: Any, redis7: RedisServer) -> None:

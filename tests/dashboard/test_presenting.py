@@ -13,6 +13,7 @@ from workstealing.dashboard.presenting import blank_job, duration, number, page,
 from workstealing.dashboard.queries import Snapshot
 from workstealing.dashboard.safe_text import exact_item, item_key, visible
 from workstealing.dashboard.views import as_json
+from workstealing.metrics.minutes import CacheMinute
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
@@ -113,6 +114,30 @@ def test_json_in_a_page_or_an_event_stays_inside_of_it(name: str) -> None:
     text = as_json({name: name})
     assert json.loads(text) == {name: name}
     assert not set("<>&\r\n\u2028") & set(text)
+
+
+def test_caches_the_busiest_first_and_a_bounded_number() -> None:
+    caches = {f"cache {number}": CacheMinute(hits=number) for number in range(60)}
+    caches["price"] = CacheMinute(hits=97, misses=3, waits=1, computations=2, seconds=0.5)
+    nothing = Snapshot(0.0, False, 0, [0] * 60, [None] * 60, 0.0, [], [], [], caches=caches)
+    shown = page(nothing, "default", "viewer")["caches"]
+    assert shown["text"] == "61 called in the last hour; 50 of them shown"
+    assert len(shown["rows"]) == 50
+    first, second, *_ = shown["rows"]
+    assert {**first, "id": ""} == {
+        "id": "",
+        "name": "price",
+        "share": "97.0%",
+        "hits": "97",
+        "stale": "0",
+        "misses": "3",
+        "waits": "1",
+        "computations": "2",
+        "took": "250 ms",
+        "uncached": "0",
+    }
+    # Nothing was computed, so nobody knows how long it takes.
+    assert (second["name"], second["took"]) == ("cache 59", "\N{EN DASH}")
 
 
 def test_an_empty_page_can_be_shown() -> None:

@@ -16,10 +16,11 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from workstealing.metrics.gathering import SLICE_BUCKETS
+from workstealing.metrics.gathering import LOOKUPS, SLICE_BUCKETS
 from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import Outcome
+from workstealing.recruiting.cache_figures import CACHES
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -29,6 +30,7 @@ DASHBOARD = DEPLOY / "grafana" / "dashboards" / "workstealing.json"
 MAPPING = DEPLOY / "statsd_exporter" / "workstealing.yml"
 # What Prometheus adds to whatever it scrapes, and what PrometheusHooks has.
 LABELS = {"job", "instance", "job_name", "outcome", "le", "error", "structure", "kind", "what"}
+LABELS |= {"server", "cache", "result"}
 OUTCOMES = [each for each in Outcome if each is not Outcome.DISMISSED]
 
 
@@ -36,6 +38,7 @@ def exported() -> set[str]:
     """Return the name of every sample that PrometheusHooks exports."""
     registry = CollectorRegistry()
     hooks = PrometheusHooks(registry)
+    _count_a_cache()
     hooks.on_enlisted(1)
     hooks.on_recruited("a")
     for outcome in OUTCOMES:
@@ -45,6 +48,16 @@ def exported() -> set[str]:
     names = {sample.name for family in registry.collect() for sample in family.samples}
     # Those that only a recruiter brings.
     return names | {family.name for family in registry.collect() if family.type == "gauge"}
+
+
+def _count_a_cache() -> None:
+    figures = CACHES.of("price")
+    figures.hit()
+    figures.old()
+    figures.miss()
+    figures.wait()
+    figures.compute(1.0)
+    figures.leave()
 
 
 def rules() -> list[dict[str, Any]]:
@@ -232,6 +245,23 @@ def test_statsd_becomes_the_same_metrics() -> None:
             )
             for outcome in OUTCOMES
         },
+        **{
+            f"workstealing.cache.price.{figure}": (
+                "workstealing_cache_lookups_total",
+                {"cache": "price", "result": result},
+            )
+            for figure, result in LOOKUPS.items()
+        },
+        **{
+            f"workstealing.cache.price.{figure}": (
+                f"workstealing_cache_{metric}_total",
+                {"cache": "price"},
+            )
+            for figure, metric in (
+                *((each, each) for each in ("waits", "computations", "uncached")),
+                ("micros", "compute_seconds"),
+            )
+        },
     }
     assert {name for name, _ in mapped.values()} - {"workstealing_slice_seconds"} <= known
 
@@ -249,6 +279,7 @@ def _sent_by_statsd() -> set[str]:
         receiver.bind(("127.0.0.1", 0))
         receiver.settimeout(30.0)
         hooks = StatsDHooks("127.0.0.1", receiver.getsockname()[1])
+        _count_a_cache()
         hooks.on_enlisted(1)
         hooks.on_recruited("hash_field_expiry.items")
         for outcome in OUTCOMES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import json
 import math
 import pickle
 import socket
@@ -29,8 +30,7 @@ from workstealing.integrations import cache_entries
 from workstealing.integrations.cache_entries import (
     CacheEntries,
     CacheSettings,
-    decode,
-    encode,
+    entry_form,
     opened,
 )
 from workstealing.integrations.django_cache import Cache
@@ -46,6 +46,7 @@ from workstealing.recruiting.deferral import Deferral, current
 from workstealing.store.fleet import Fleet
 from workstealing.structures import VolatileHashes
 from workstealing.structures.volatile_hashes import hashes as hashes_module
+from workstealing.structures.volatile_hashes.serializers import JSON
 from workstealing.testing import never
 
 shared: Any = None
@@ -103,7 +104,8 @@ def left(entries: CacheEntries, key: str) -> int:
     "value", [0, -7, 2**63 - 1, 2**63, -(2**80), True, None, 1.5, "3", b"", b"5", {"a": [1]}, ()]
 )
 def test_each_value_comes_back_as_it_was(value: object) -> None:
-    found = decode(encode(value))
+    form = entry_form("pickle")
+    found = form.decode(form.encode(value))
     assert found == value
     assert type(found) is type(value)
 
@@ -263,10 +265,10 @@ def test_django_counts_and_keeps_the_deadline(django_cache: Cache, entries: Cach
         django_cache.incr("missing")
     assert not django_cache.has_key("missing")
     django_cache.set("text", "many")
-    with pytest.raises(ValueError, match="whole number"):
+    with pytest.raises(TypeError, match="whole number"):
         django_cache.incr("text")
     django_cache.set("most", 2**63 - 1)
-    with pytest.raises(ValueError, match="64 bits"):
+    with pytest.raises(OverflowError, match="64 bits"):
         django_cache.incr("most")
     assert django_cache.get("most") == 2**63 - 1
 
@@ -630,6 +632,28 @@ def test_a_silent_redis_is_a_miss(counting: Counting) -> None:
         assert counting.enlisted == 0
 
 
+@pytest.mark.parametrize("serializer", ["json", JSON, f"{__name__}:JSON"])
+def test_a_cache_takes_a_serializer(
+    flask_cache: Any, monkeypatch: pytest.MonkeyPatch, serializer: Any
+) -> None:
+    monkeypatch.setattr(cache_entries, "_opened", {})
+    options = {"NAMESPACE": "texts", "SERIALIZER": serializer, "RATE": 0}
+    cache = Cache(f"{__name__}:shared", {"OPTIONS": options})
+    cache.set("a", (1,))
+    entries = cache.entries
+    assert entries.hashes.hget(entries.place(":1:a"), ":1:a") == b"#json1:[1]"
+    app = flask.Flask(__name__)
+    app.config["CACHE_TYPE"] = "workstealing.integrations.flask_caching.VolatileHashCache"
+    app.config["CACHE_REDIS_URL"] = f"{__name__}:shared"
+    app.config["CACHE_OPTIONS"] = {"namespace": "texts", "serializer": serializer, "rate": 0}
+    with app.app_context():
+        flasks = FlaskCache(app)
+        flasks.set("b", (2,))
+        assert flasks.get("b") == [2]
+        assert flasks.cache.inc("n", 5) == 5
+        assert flasks.cache.inc("n", 5) == 10
+
+
 def test_bytes_of_another_program_are_a_miss(entries: CacheEntries) -> None:
     entries.hashes.hset(entries.place("a"), "a", b"\x80nonsense")
     entries.set_many({"b": 1}, 60)
@@ -762,6 +786,9 @@ def test_the_job_is_installed_once(flask_cache: Any) -> None:
         ({"STORE": "disk"}, "disk"),
         ({"ON_FAULT": "ignore"}, 'expected "miss" or "raise"'),
         ({"ON_FAULT": True}, "on_fault is of type bool"),
+        ({"SERIALIZER": json}, "serializer is of type module"),
+        ({"SERIALIZER": "yaml"}, "serializer='yaml' is none"),
+        ({"SERIALIZER": "json:dumps"}, "serializer=<function dumps"),
         ({"RECRUITER": 5}, "recruiter is of type int"),
         ({"RECRUITER": "nowhere"}, "recruiter is no import path"),
         ({"RECRUITER": ":name"}, "recruiter is no import path"),

@@ -14,9 +14,11 @@ from support.servers import RedisServer
 from support.silent_server import SilentServer
 from workstealing import Recruiter
 from workstealing.integrations.cache_entries import CacheEntries
+from workstealing.integrations.django_cache import Cache
 from workstealing.recruiting.breakers import SERVER_BREAKERS
+from workstealing.recruiting.cache_figures import CACHES
 from workstealing.store.fleet import Fleet
-from workstealing.structures import VolatileHashes
+from workstealing.structures import VolatileHashes, cache_stats
 from workstealing.testing import ManualClock
 
 ONCE: dict[str, Any] = {"socket_timeout": 0.05, "retry": Retry(NoBackoff(), 0)}
@@ -112,6 +114,50 @@ class TestASilentServer:
         assert silent.connections == 2
         assert [entries.get_many(keys) for _ in range(20)] == [dict.fromkeys(alive, 1)] * 20
         assert silent.connections == 2
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function of the cache's figures, but for the seconds and zeros."""
+    monkeypatch.setattr(CACHES, "_figures", {})
+
+    def figures() -> dict[str, float]:
+        found: Any = cache_stats()["cache"]
+        return {name: value for name, value in found.items() if value and name != "seconds"}
+
+    return figures
+
+
+def test_each_key_is_a_hit_or_a_miss_of_its_namespace(redis7: RedisServer, figures: Any) -> None:
+    entries = entries_on(redis7.client())
+    entries.set_many({"a": 1, "b": 2}, 60)
+    assert cache_stats() == {}
+    entries.get_many(["a", "b", "c", "a"])
+    assert figures() == {"hits": 2, "misses": 1}
+    entries.get_many(["a"])
+    assert figures() == {"hits": 3, "misses": 1}
+    entries.get_or_add("d", 4, 60)
+    assert figures() == {"hits": 3, "misses": 2}
+    entries.get_or_add("d", 5, 60)
+    assert figures() == {"hits": 4, "misses": 2}
+
+
+def test_a_get_or_set_of_djangos_looks_once(
+    redis7: RedisServer, figures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = entries_on(redis7.client())
+    monkeypatch.setattr("workstealing.integrations.django_cache.opened", lambda _: entries)
+    cache = Cache("", {})
+    assert [cache.get_or_set("a", lambda: 1) for _ in range(3)] == [1, 1, 1]
+    assert figures() == {"hits": 2, "misses": 1, "computations": 1}
+
+
+def test_reads_without_redis_are_counted(silent: SilentServer, figures: Any) -> None:
+    entries = entries_on(redis.Redis(port=silent.port, **ONCE))
+    for _ in range(5):
+        entries.get_many(["a", "b"])
+        entries.set_many({"a": 1}, 60)
+    assert figures() == {"misses": 10, "uncached": 10}
 
 
 def test_a_server_that_answers_again_is_used(redis7: RedisServer, clock: ManualClock) -> None:

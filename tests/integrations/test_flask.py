@@ -10,13 +10,14 @@ from typing import Any
 
 import flask
 import pytest
-from werkzeug.test import run_wsgi_app
+from werkzeug.test import Client
 
 from workstealing.errors import ConfigurationError
 from workstealing.integrations.flask import WorkStealing
 from workstealing.integrations.wsgi import WorkStealingMiddleware
 from workstealing.recruiting import Recruiter
 from workstealing.recruiting.deferral import When, current
+from workstealing.recruiting.slice import Slice
 
 
 @pytest.fixture
@@ -79,7 +80,13 @@ def noting(seen: list[Any], read: Callable[[flask.Response], object]) -> When:
 def get(app: Any, path: str, **options: Any) -> tuple[int, bytes]:
     """Run one request to its end, as a server does; return status and body."""
     environ = flask.Flask("client").test_request_context(path, **options).request.environ
-    body, status, _ = run_wsgi_app(app, environ)
+    said: list[str] = []
+
+    def start_response(status: str, _: Any, __: Any = None) -> Callable[[bytes], object]:
+        said[:] = [status]
+        return lambda data: None
+
+    body = app(environ, start_response)
     try:
         data = b"".join(body)
     finally:
@@ -87,7 +94,7 @@ def get(app: Any, path: str, **options: Any) -> tuple[int, bytes]:
         if close is not None:
             close()
     assert current.get() is None
-    return int(status[:3]), data
+    return int(said[0][:3]), data
 
 
 def test_a_request_enlists_once(
@@ -306,6 +313,60 @@ def test_the_test_client_enlists(
     with app.test_client() as client:
         client.get("/").close()
     assert events == ["home", "slice"]
+
+
+class TestResponsesThatNobodyCloses:
+    """As most tests leave those of Flask's client."""
+
+    def test_each_runs_a_slice(
+        self, app: flask.Flask, recruiter: Recruiter, events: list[object]
+    ) -> None:
+        WorkStealing(app, recruiter)
+        client = app.test_client()
+        kept = [client.get("/") for _ in range(3)]
+        assert events == ["home", "slice"] * 3
+        figures = recruiter.stats()
+        (job,) = figures["jobs"].values()
+        assert figures["enlisted"] == job["recruited"] == job["worked"] == 3
+        for response in kept:
+            assert response.data == b"home"
+            response.close()
+        assert events == ["home", "slice"] * 3
+
+    def test_a_stream_does_at_its_end(
+        self, app: flask.Flask, recruiter: Recruiter, events: list[object]
+    ) -> None:
+        WorkStealing(app, recruiter)
+        response = app.test_client().get("/stream")
+        assert "slice" not in events
+        assert response.data == b"lineline"
+        assert events == [0, 1, "slice"]
+        response.close()
+        assert events == [0, 1, "slice"]
+
+    def test_a_fixture_of_the_plugin(self, always_recruiter: Recruiter) -> None:
+        app, ran = flask.Flask("shop"), []
+        app.get("/")(lambda: "home")
+
+        @always_recruiter.job(rate=0.5)
+        def each(slice: Slice) -> int:
+            ran.append(slice)
+            return 1
+
+        WorkStealing(app, always_recruiter)
+        for _ in range(10):
+            app.test_client().get("/")
+        assert len(ran) == 10
+
+    def test_a_middleware_alone(self, recruiter: Recruiter, events: list[object]) -> None:
+        def plain(_: Any, start_response: Any) -> list[bytes]:
+            events.append("plain")
+            start_response("200 OK", [("Content-Length", "5")])
+            return [b"plain"]
+
+        client = Client(WorkStealingMiddleware(plain, recruiter))
+        client.get("/")
+        assert events == ["plain", "slice"]
 
 
 def test_without_flask_the_error_names_the_extra() -> None:

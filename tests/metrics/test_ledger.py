@@ -27,6 +27,7 @@ from workstealing.errors import ConfigurationError, EvictionPolicyError, Moved, 
 from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics import ledger as ledgers
 from workstealing.metrics.ledger import (
+    CacheMinute,
     JobError,
     JobMinute,
     Ledger,
@@ -36,6 +37,7 @@ from workstealing.metrics.ledger import (
     processes,
     read,
     total,
+    total_of_caches,
 )
 from workstealing.metrics.minutes import (
     day_key,
@@ -48,6 +50,7 @@ from workstealing.metrics.minutes import (
 )
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.adaptive import Adaptive
+from workstealing.recruiting.cache_figures import CACHES
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import SENT, Command, OneAttempt
 from workstealing.store.keys import key_slot
@@ -95,6 +98,35 @@ def work(ledger: Ledger, job: str, outcome: Outcome, items: int = 0, seconds: fl
     """Tell a ledger of one recruit."""
     ledger.on_recruited(job)
     ledger.on_outcome(job, outcome, items, seconds, None)
+
+
+def test_caches_add_up(any_server: AnyServer, make: Callable[..., Ledger]) -> None:
+    client = any_server.client()
+    first, second = make(client), make(client)
+    figures = CACHES.of("shop:price")
+    figures.hit(5)
+    figures.compute(0.25)
+    first.on_enlisted(1)
+    figures.miss(2)
+    figures.wait()
+    figures.leave()
+    figures.old()
+    second.on_enlisted(1)
+    for ledger in (first, second):
+        assert ledger.flush(PATIENCE)
+    minutes = read(client)
+    # A colon would make it a job of an earlier release's.
+    assert total_of_caches(minutes) == {
+        "shop.price": CacheMinute(
+            hits=10, stale=1, misses=2, waits=1, computations=2, uncached=1, seconds=0.5
+        )
+    }
+    assert total(minutes) == {}
+
+
+def test_strange_fields_of_caches_are_left_out() -> None:
+    fields = {"cache.hits/a": "3", "cache.who/a": "4", "cache.hits/b": "x", "cache.micros/a": "1e6"}
+    assert parsed(60, fields).caches == {"a": CacheMinute(hits=3, seconds=1.0)}
 
 
 def test_processes_add_up(any_server: AnyServer, make: Callable[..., Ledger]) -> None:

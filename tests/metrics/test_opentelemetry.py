@@ -16,6 +16,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from workstealing.metrics.opentelemetry import OpenTelemetryHooks
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.recruiting.breakers import SERVER_BREAKERS
+from workstealing.recruiting.cache_figures import CACHES
 from workstealing.testing import ManualClock
 
 
@@ -55,6 +56,27 @@ def hooks(reader: InMemoryMetricReader) -> Iterator[OpenTelemetryHooks]:
     provider = MeterProvider([reader])
     yield OpenTelemetryHooks(provider.get_meter("a test"))
     provider.shutdown()
+
+
+def test_caches(
+    hooks: OpenTelemetryHooks, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CACHES, "_figures", {})
+    figures = CACHES.of("shop.price")
+    assert Collected(reader)("cache_lookups", cache="shop.price", result="hit") is None
+    figures.hit(5)
+    figures.old()
+    figures.miss(2)
+    figures.compute(0.25)
+    for _ in range(2):
+        now = Collected(reader)
+        for result, count in (("hit", 5), ("stale", 1), ("miss", 2)):
+            assert now("cache_lookups", cache="shop.price", result=result) == count
+        assert now("cache_waits", cache="shop.price") == 0
+        assert now("cache_uncached", cache="shop.price") == 0
+        assert now("cache_computations", cache="shop.price") == 1
+        assert now("cache_compute", cache="shop.price") == 0.25
+        assert now.units["workstealing.cache_compute"] == "s"
 
 
 def test_a_server_that_is_not_reached(

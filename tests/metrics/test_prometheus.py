@@ -23,6 +23,7 @@ from workstealing.dashboard.watched import Watched
 from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.breakers import SERVER_BREAKERS
+from workstealing.recruiting.cache_figures import CACHES
 from workstealing.structures.structure import DeadBox, Structure
 from workstealing.testing import ManualClock
 
@@ -93,6 +94,30 @@ def test_every_metric(registry: CollectorRegistry, shown: Callable[[], Shown]) -
     hooks.on_measured("expiry", "tombstones", 5.0)
     hooks.on_measured("expiry", "tombstones", 3.0)
     assert shown()("measured", what="tombstones", **job) == 3.0
+
+
+def test_caches(registry: CollectorRegistry, shown: Callable[[], Shown]) -> None:
+    hooks = PrometheusHooks(registry)
+    figures = CACHES.of("shop.price")
+    figures.hit(5)
+    figures.old()
+    figures.miss(2)
+    figures.wait()
+    figures.compute(0.25)
+    figures.leave()
+    assert shown()("cache_lookups_total", cache="shop.price", result="hit") is None
+    # Two hooks on one registry count once.
+    PrometheusHooks(registry).on_enlisted(1)
+    hooks.on_enlisted(1)
+    figures.hit()
+    hooks.on_enlisted(1)
+    now = shown()
+    for result, count in (("hit", 6), ("stale", 1), ("miss", 2)):
+        assert now("cache_lookups_total", cache="shop.price", result=result) == count
+    assert now("cache_waits_total", cache="shop.price") == 1
+    assert now("cache_uncached_total", cache="shop.price") == 1
+    assert now("cache_computations_total", cache="shop.price") == 1
+    assert now("cache_compute_seconds_total", cache="shop.price") == 0.25
 
 
 def test_a_recruiter_reports(registry: CollectorRegistry, shown: Callable[[], Shown]) -> None:

@@ -19,6 +19,7 @@ import pytest
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import Outcome, Recruiter
+from workstealing.recruiting.cache_figures import CACHES
 from workstealing.testing import ManualClock
 
 PATIENCE = 120.0
@@ -116,6 +117,22 @@ def test_everything_of_an_interval_in_one_packet(
         "workstealing.expiry.items": 30,
     }
     assert receiver.timings == {"workstealing.expiry.duration": [4.0, 2.0, 1.0, 3.0, 10.0]}
+
+
+def test_caches(make: Callable[..., StatsDHooks], receiver: Receiver) -> None:
+    hooks = make()
+    figures = CACHES.of("shop:price.of")
+    figures.hit(5)
+    figures.compute(0.25)
+    hooks.on_enlisted(1)
+    assert hooks.flush(60)
+    receiver.packet()
+    assert receiver.counts == {
+        "workstealing.enlisted": 1,
+        "workstealing.cache.shop_price_of.hits": 5,
+        "workstealing.cache.shop_price_of.computations": 1,
+        "workstealing.cache.shop_price_of.micros": 250_000,
+    }
 
 
 def test_a_recruiter_reports(make: Callable[..., StatsDHooks], receiver: Receiver) -> None:

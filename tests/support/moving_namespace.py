@@ -42,6 +42,7 @@ from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes import hashes as hashes_module
 from workstealing.structures.volatile_hashes.commands import HashNames
+from workstealing.structures.volatile_hashes.server_faults import FAULTS
 
 # What was answered was written: only a crash of the machine would lose it.
 NAMESPACE, ABOUT = "m", "volatile hashes"
@@ -511,7 +512,8 @@ class MovingNamespace:
 
 def _job(hashes: VolatileHashes, way: str, draw: Callable[[], float]) -> Any:
     if way == "native":
-        return MigrateToNative(hashes, random=draw)
+        # Its servers write a file, so that a restart is one.
+        return MigrateToNative(hashes, accept=[each.name for each in FAULTS], random=draw)
     return MigrateToEmulated(hashes, "[ht]:*", random=draw)
 
 

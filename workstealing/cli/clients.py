@@ -45,9 +45,8 @@ def add_fleet_options(parser: argparse.ArgumentParser) -> None:
     add_url_option(parser, f"that of the recruiter's ledger or jobs, else {ENVIRONMENT}")
     parser.add_argument(
         "--ledger",
-        default="default",
         metavar="NAME",
-        help="the ledger's name (default: %(default)s)",
+        help="the ledger's name (default: that of the recruiter's own ledger, else default)",
     )
 
 
@@ -170,6 +169,30 @@ def is_moving(job: Job) -> bool:
     """Say whether a job's structures lie on a fleet whose keys move to new homes."""
     fleet = fleet_of(job)
     return fleet is not None and bool(fleet.former_nodes)
+
+
+def ledger_for(options: argparse.Namespace, recruiter: Recruiter | None) -> tuple[Any, str]:
+    """Return the client for the fleet's figures, None if none is known, and the ledger's name.
+
+    Arguments: options: of `add_fleet_options`; recruiter: its own ledger is looked at. Raises:
+    ConfigurationError, also if it has several ledgers and the options name none. At most one round
+    trip.
+    """
+    from workstealing.metrics.ledger import Ledger
+
+    hooks = () if recruiter is None else recruiter.hooks()
+    own = {hook.name: hook.hashes.client for hook in hooks if isinstance(hook, Ledger)}
+    name: str | None = options.ledger
+    if name is None:
+        if len(own) > 1:
+            raise ConfigurationError(
+                f"the recruiter has several ledgers: give --ledger {', or '.join(sorted(own))}"
+            )
+        name = next(iter(own), "default")
+    client = own.get(name)
+    if options.url is None and client is not None and not is_async(client):
+        return client, name
+    return client_for(options.url, recruiter), name
 
 
 def client_for(url: str | None, recruiter: Recruiter | None) -> Any:

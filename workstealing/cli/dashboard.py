@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workstealing.cli.apps import application_prints_to_stderr, load_app, named_app
-from workstealing.cli.clients import add_fleet_options, client_for
+from workstealing.cli.clients import add_fleet_options, ledger_for
 from workstealing.cli.output import add_json_option, print_json, say
 from workstealing.cli.values import whole
 from workstealing.errors import ConfigurationError
@@ -108,7 +108,7 @@ def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
             f" or listen at {HOST}"
         )
     recruiter = load_app(options.app) if named_app(options.app) else Recruiter()
-    client = client_for(options.url, recruiter)
+    client, name = ledger_for(options, recruiter)
     if client is None:
         raise ConfigurationError(
             f"no Redis was named for the ledger: give --url, or set {' or '.join(URL_VARIABLES)}"
@@ -118,7 +118,7 @@ def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
         client,
         token=token,
         view_token=view_token,
-        name=options.ledger,
+        name=name,
         survey=options.survey,
     )
 

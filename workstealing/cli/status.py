@@ -16,7 +16,7 @@ from workstealing.cli.apps import (
     load_app,
     named_app,
 )
-from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, client_for, said
+from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, ledger_for, said
 from workstealing.cli.output import (
     add_json_option,
     figure,
@@ -95,8 +95,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
             f" {VARIABLE}), or --url of the Redis with the fleet's ledger (or set"
             f" {' or '.join(URL_VARIABLES)})"
         )
-    client = client_for(options.url, recruiter)
-    name = options.ledger
+    client, name = ledger_for(options, recruiter)
     fleet = None if client is None else SharedSettings(client, name)
     asked = _Asked(client)
     queries = Queries(
@@ -180,6 +179,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "enlisted_per_s": snapshot.enlisted_per_second if snapshot.is_fleet else None,
         "jobs": [_job(job, is_fleet=snapshot.is_fleet) for job in snapshot.jobs],
         "structures": [_structure(each) for each in snapshot.structures],
+        "caches": {name: asdict(each) for name, each in snapshot.caches.items()},
         "troubles": snapshot.troubles,
     }
 
@@ -210,6 +210,8 @@ def as_text(snapshot: Snapshot) -> str:
         parts.append(table(JOB_HEADINGS, [job_row(job, snapshot) for job in snapshot.jobs]))
     if errors := error_rows(snapshot):
         parts.append(table(ERROR_HEADINGS, errors, left=2))
+    if snapshot.caches:
+        parts.append(table(CACHE_HEADINGS, cache_rows(snapshot)))
     if snapshot.structures:
         rows = [structure_row(each) for each in snapshot.structures]
         parts.append(table(STRUCTURE_HEADINGS, rows, left=2))
@@ -234,6 +236,9 @@ JOB_HEADINGS = (
     "keeps up",
 )
 ERROR_HEADINGS = ("job", "error of the last hour", "times", "last", "host")
+CACHE_HEADINGS = (
+    *("cache, last hour", "hits", "stale", "misses", "waits", "computed", "took", "without Redis"),
+)
 STRUCTURE_HEADINGS = ("structure", "kind", "size", "due", "oldest due", "dead")
 
 
@@ -259,6 +264,20 @@ def headline(snapshot: Snapshot) -> str:
         f"{count} process{'' if count == 1 else 'es'} reported in the last minute{where};"
         f" {figure(snapshot.enlisted_per_second)} enlisted/s"
     )
+
+
+def cache_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
+    """Return the cells of the caches that were called in the last hour, as in CACHE_HEADINGS."""
+    return [
+        (
+            name,
+            *(f"{count:,}" for count in (each.hits, each.stale, each.misses, each.waits)),
+            f"{each.computations:,}",
+            spell(each.seconds / each.computations) if each.computations else "?",
+            f"{each.uncached:,}",
+        )
+        for name, each in sorted(snapshot.caches.items())
+    ]
 
 
 def error_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.metrics.minutes import JobError, JobMinute, Minute, add_errors
+from workstealing.metrics.minutes import (
+    CacheMinute,
+    JobError,
+    JobMinute,
+    Minute,
+    add_caches,
+    add_errors,
+)
+from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
 from workstealing.recruiting.explaining import server_of
 from workstealing.recruiting.forecast import choose_rate
 from workstealing.recruiting.health import (
@@ -428,6 +436,11 @@ def _is_quiet(job: JobFigures, slots: Sequence[Any]) -> bool:
     return job.rate is not None and enlisted * job.rate >= FEWEST
 
 
+def _cache(figures: Mapping[str, float]) -> CacheMinute:
+    counts = {each: int(figures[each]) for each in COUNTS}
+    return CacheMinute(**counts, seconds=figures["seconds"])
+
+
 class OwnMinutes:
     """This process's own minutes, for a dashboard without a ledger.
 
@@ -440,6 +453,7 @@ class OwnMinutes:
         self._lock = threading.Lock()
         self._minutes: dict[int, Minute] = {}
         self._before: Mapping[str, Any] | None = None
+        self._caches = CacheCounts()
 
     def __call__(self, stats: Mapping[str, Any]) -> list[Minute]:
         """Note the figures of this moment; return the last hour's minutes, the oldest first.
@@ -450,8 +464,10 @@ class OwnMinutes:
             at = int(self._now()) // MINUTE * MINUTE
             minute = self._minutes.setdefault(at, Minute(at, processes=1))
             before, self._before = self._before, stats
+            caches = self._caches.take()
             if before is not None:
                 minute.enlisted += _grown(stats, before, "enlisted")
+                add_caches(minute.caches, {name: _cache(each) for name, each in caches.items()})
             for name, figures in stats["jobs"].items():
                 earlier = (before or {"jobs": {}})["jobs"].get(name)
                 self._note(minute.jobs.setdefault(name, JobMinute()), figures, earlier)

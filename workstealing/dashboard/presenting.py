@@ -18,6 +18,7 @@ from workstealing.dashboard.figures import (
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
 from workstealing.dashboard.safe_text import visible
 from workstealing.dashboard.watched import short_id
+from workstealing.metrics.minutes import CacheMinute
 from workstealing.recruiting.slice import OUTCOMES, spoken
 
 SIZES = {"jobs": 25, "structures": 25, "dead": 10}
@@ -37,6 +38,7 @@ LONGEST_PROBLEM = 300
 MOST_ERRORS = 3
 """How many classes of a job's errors a page shows, the newest first."""
 
+MOST_CACHES = 50
 MOST_PROCESSES = 50
 MOST_SETS = 10
 """For how many structures a page shows the buttons for all of their dead items."""
@@ -164,6 +166,7 @@ def page(
         "structures": [_structure(each) for each in shown_structures],
         "structures_pager": structures_pager.plain(),
         "dead": _dead(snapshot, dead, selection),
+        "caches": _caches(snapshot),
         "processes": _processes(snapshot),
         "charts": _charts(snapshot),
     }
@@ -339,6 +342,39 @@ def _error(error: ErrorFigures, now: float) -> str:
     where = "" if error.host is None else f" on {visible(error.host, 60)}"
     text = "" if error.text is None else f": {visible(error.text, 200)}"
     return f"{visible(error.name, 60)} {times}{last}{where}{text}"
+
+
+def _caches(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the figures of the caches that were called in the last hour, the busiest first."""
+
+    def calls(each: CacheMinute) -> int:
+        return each.hits + each.stale + each.misses
+
+    called = sorted(snapshot.caches.items(), key=lambda item: (-calls(item[1]), item[0]))
+    more = f"; {MOST_CACHES} of them shown" if len(called) > MOST_CACHES else ""
+    return {
+        "text": f"{len(called):,} called in the last hour{more}",
+        "rows": [
+            {
+                "id": short_id(name),
+                "name": visible(name, 80),
+                "share": _share(each.hits, calls(each)),
+                "hits": number(each.hits),
+                "stale": number(each.stale),
+                "misses": number(each.misses),
+                "waits": number(each.waits),
+                "computations": number(each.computations),
+                "took": duration(each.seconds / each.computations if each.computations else None),
+                "uncached": number(each.uncached),
+            }
+            for name, each in called[:MOST_CACHES]
+        ],
+    }
+
+
+def _share(part: float, whole: float) -> str:
+    """Return a share as text."""
+    return f"{part / whole:.1%}" if whole else _UNKNOWN
 
 
 def _processes(snapshot: Snapshot) -> dict[str, Any]:

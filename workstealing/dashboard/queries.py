@@ -26,7 +26,7 @@ from workstealing.dashboard.figures import (
 )
 from workstealing.dashboard.safe_text import LONGEST_SHOWN, item_key, payload_text, visible, weight
 from workstealing.dashboard.watched import SetsAside, Watched
-from workstealing.metrics.minutes import Process
+from workstealing.metrics.minutes import CacheMinute, Process, total_of_caches
 from workstealing.recruiting.job import Backlog
 
 logger = logging.getLogger("workstealing")
@@ -150,7 +150,8 @@ class Snapshot:
     beginnings of the last 60 minutes; traffic: the enlisted per second in each minute, None for a
     minute that nobody wrote; enlisted_per_second: now; jobs; structures; troubles: the questions
     that were not answered; reported: the processes that have reported recently, with host and
-    version; enlisted: in each minute, None as in traffic.
+    version; enlisted: in each minute, None as in traffic; caches: by name, those that were called
+    in the last hour.
     """
 
     at: float
@@ -164,6 +165,7 @@ class Snapshot:
     troubles: list[str]
     reported: list[Process] = field(default_factory=list)
     enlisted: list[int | None] = field(default_factory=list)
+    caches: dict[str, CacheMinute] = field(default_factory=dict)
 
 
 class Cached:
@@ -294,6 +296,7 @@ class Queries:
             structures=structures,
             troubles=troubles,
             reported=reported,
+            caches=total_of_caches([slot for slot in slots if slot is not None]),
         )
 
     def _ask_structures(self) -> list[StructureFigures]:

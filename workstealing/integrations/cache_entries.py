@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -23,8 +22,9 @@ from workstealing.jobs.hash_field_expiry import HashFieldExpiry
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.breakers import LONGEST_SECONDS as OPEN_SECONDS
 from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker
+from workstealing.recruiting.cache_figures import CACHES
 from workstealing.recruiting.deferral import Enlister, is_deferring
-from workstealing.recruiting.faults import FaultLog, HostTimeouts
+from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.recruiting.recruiter import default_recruiter
 from workstealing.store.fleet import Fleet
 from workstealing.store.twin import is_cluster
@@ -38,6 +38,12 @@ from workstealing.structures.volatile_hashes.commands import (
     MOVE_FIELD,
     STORE,
 )
+from workstealing.structures.volatile_hashes.serializers import (
+    PICKLE,
+    Serializer,
+    StoredForm,
+    checked_serializer,
+)
 
 T = TypeVar("T")
 
@@ -46,7 +52,6 @@ _NAMES_AT_ONCE = 128
 _SECONDS = 1.0
 # How long one may compute alone, when others extend that, and how long they wait at most.
 _LEASE_SECONDS, _WAIT_SECONDS, _HOLD_SECONDS = 30.0, 2.0, 60.0
-_SIGNED_64 = range(-(2**63), 2**63)
 _IMPORT_PATH = '"package.module:name"'
 # The kinds of values that each setting takes, for the error.
 _KINDS: dict[str, tuple[Any, str]] = {
@@ -58,6 +63,10 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "recruiter": ((str, type(None)), _IMPORT_PATH),
     "backend": (str, '"auto", "emulated" or "native"'),
     "on_fault": (str, '"miss" or "raise"'),
+    "serializer": (
+        (str, Serializer),
+        f'"pickle", "json", "msgpack", a Serializer, or {_IMPORT_PATH}',
+    ),
 }
 MISS, RAISE = "miss", "raise"
 
@@ -94,6 +103,7 @@ class CacheSettings:
     recruiter: str | None = None
     backend: str = "auto"
     on_fault: str = MISS
+    serializer: str | Serializer = PICKLE.name
 
     def __post_init__(self) -> None:
         for name, (kinds, expected) in _KINDS.items():
@@ -121,27 +131,32 @@ def opened(settings: CacheSettings) -> CacheEntries:
     number of hashes, which must be the same in every process; rate and limit: of the
     `HashFieldExpiry` that is installed, rate 0 installs none; recruiter: an import path, None: the
     one behind `workstealing.enlist`; backend: of the VolatileHashes; on_fault: "raise" if reads and
-    writes raise the errors of Redis too, which by default are misses.
+    writes raise the errors of Redis too, which by default are misses; serializer: its name, itself
+    or its import path.
 
-    Raises: ConfigurationError. No round trip, except that a cluster's client reads its map.
+    Raises: ConfigurationError; MissingExtraError. No round trip, except that a cluster's client
+    reads its map.
     """
     with _lock:
         found = _opened.get(settings)
     if found is not None:
         return found
     # The lock is not held, because a module of the program may open a cache when it is imported.
-    recruiter = _recruiter(settings.recruiter)
+    recruiter, serializer = _recruiter(settings.recruiter), settings.serializer
+    if isinstance(serializer, str) and ":" in serializer:
+        serializer = _imported(serializer, "serializer")
+    form = entry_form(serializer)
     imported = None
     if settings.location is not None and "://" not in settings.location:
         imported = _imported(settings.location, "location")
     with _lock:
         found = _opened.get(settings)
         if found is None:
-            found = _opened[settings] = _made(settings, imported, recruiter)
+            found = _opened[settings] = _made(settings, imported, recruiter, form)
     return found
 
 
-def _made(settings: CacheSettings, imported: Any, recruiter: Any) -> CacheEntries:
+def _made(settings: CacheSettings, imported: Any, recruiter: Any, form: StoredForm) -> CacheEntries:
     client = _connected(settings.location) if imported is None else imported
     hashes = VolatileHashes(client, settings.namespace, backend=settings.backend)
     for each in client.nodes.values() if isinstance(client, Fleet) else (client,):
@@ -163,7 +178,7 @@ def _made(settings: CacheSettings, imported: Any, recruiter: Any) -> CacheEntrie
                 f"the cache's namespace {settings.namespace!r} has a job on its recruiter already,"
                 " another cache's or your own; give this cache another namespace, or the rate 0"
             ) from error
-    return CacheEntries(hashes, settings.buckets, recruiter, settings.on_fault)
+    return CacheEntries(hashes, settings.buckets, recruiter, settings.on_fault, form)
 
 
 def _recruiter(path: str | None) -> Any:
@@ -206,23 +221,20 @@ def _imported(path: str, setting: str) -> Any:
         ) from error
 
 
-def encode(value: Any) -> bytes:
-    """Return a value's bytes: a whole number in digits, so it can be counted on; else a pickle."""
-    if type(value) is int and value in _SIGNED_64:
-        return b"%d" % value
-    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+def entry_form(serializer: object) -> StoredForm:
+    """Return how entries stand in Redis: a whole number in digits, so it can be counted on.
 
-
-def decode(data: bytes) -> Any:
-    """Return the value of `encode`'s bytes."""
-    return int(data) if data[:1] in b"-0123456789" else pickle.loads(data)  # noqa: S301
+    Raises: ConfigurationError; MissingExtraError.
+    """
+    return StoredForm(checked_serializer(serializer), default=PICKLE, counts=True)
 
 
 class CacheEntries:
     """Entries by key, each with its own deadline; a hit enlists.
 
-    Arguments: hashes; buckets: the number of hashes; recruiter: where a hit enlists. Inside a
-    request that an integration of this package serves, that integration alone enlists.
+    Arguments: hashes; buckets: the number of hashes; recruiter: where a hit enlists; form: how
+    values stand in Redis, by default as pickles. Inside a request that an integration of this
+    package serves, that integration alone enlists.
 
     A method's `timeout` is in seconds; None, or a hundred years and more: the entry has no
     deadline; 0 or less: it ends at once; NaN: ValueError. With a fault of Redis, a full server's
@@ -239,12 +251,15 @@ class CacheEntries:
         buckets: int,
         recruiter: Enlister,
         on_fault: str = MISS,
+        form: StoredForm | None = None,
     ) -> None:
         self.hashes = hashes
+        self._form = entry_form(PICKLE) if form is None else form
         self._raises = on_fault == RAISE
         self._buckets = buckets
         self._recruiter = recruiter
         self._prefix = f"{hashes.namespace}:"
+        self._figures = CACHES.of(hashes.namespace)
         # Until then, several nodes are asked one by one.
         self._apart = 0.0
         self._subject = f"the cache in namespace {hashes.namespace!r}"
@@ -258,13 +273,22 @@ class CacheEntries:
         by_hash = self._by_hash(keys)
         if not by_hash:
             return {}
+        found = self._found(by_hash)
+        self._figures.hit(len(found))
+        self._figures.miss(sum(map(len, by_hash.values())) - len(found))
+        if found and not is_deferring():
+            self._recruiter.enlist()
+        return found
+
+    def _found(self, by_hash: dict[str, list[str]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for breaker, places in self._parts(by_hash):
             part = {place: by_hash[place] for place in places}
             nothing: dict[str, Any] = {}
-            found |= self._tried(breaker, partial(self._read, part), nothing)
-        if found and not is_deferring():
-            self._recruiter.enlist()
+            values = self._tried(breaker, partial(self._read, part), nothing)
+            if values is nothing:
+                self._figures.leave(sum(map(len, part.values())))
+            found |= values
         return found
 
     def computed(self, key: str, compute: Callable[[], Any], timeout: float | None) -> Any:
@@ -287,28 +311,27 @@ class CacheEntries:
             wait=_WAIT_SECONDS,
             lease=_LEASE_SECONDS,
             hold=_HOLD_SECONDS,
-            encode=encode,
-            decode=decode,
+            form=self._form,
             is_bare=True,
         )
         # A class has no signature that could be read, so it is called by a function.
         function = lambda: compute()  # noqa: E731, PLW0108
-        return CachedFunction(self.hashes, function, policy, self._subject)()
+        return CachedFunction(self.hashes, function, policy, self._subject, self._figures)()
 
     def get_or_add(self, key: str, value: Any, timeout: float | None) -> Any:
         """Return a key's value; if there is none, write this one. Two round trips for a miss.
 
-        Raises: the errors of pickle.
+        Raises: the errors of the serializer.
         """
         found = self.get_many([key])
         if key in found:
             return found[key]
-        encoded, px = encode(value), _ms(timeout)
+        encoded, px = self._form.encode(value), _ms(timeout)
         breaker = breaker_of(self.hashes, self.place(key))
         if self._tried(breaker, lambda: self._add(key, encoded, px), True):
             return value
         # Another caller was quicker.
-        return self.get_many([key]).get(key, value)
+        return self._found({self.place(key): [key]}).get(key, value)
 
     def has(self, key: str) -> bool:
         """Say whether a key has an entry. One round trip; it does not enlist."""
@@ -317,10 +340,11 @@ class CacheEntries:
     def set_many(self, values: Mapping[str, Any], timeout: float | None) -> bool:
         """Write entries; return whether they were written. One round trip.
 
-        Raises: the errors of pickle; nothing is written then.
+        Raises: the errors of the serializer; nothing is written then.
         """
         px = _ms(timeout)
-        encoded = {} if px == 0 else {key: encode(value) for key, value in values.items()}
+        form = self._form
+        encoded = {} if px == 0 else {key: form.encode(value) for key, value in values.items()}
 
         def write(keys: list[str]) -> bool:
             if px == 0:
@@ -341,9 +365,9 @@ class CacheEntries:
     def add(self, key: str, value: Any, timeout: float | None) -> bool:
         """Write an entry if the key has none; return whether that was so. One round trip.
 
-        Raises: the errors of pickle; nothing is written then.
+        Raises: the errors of the serializer; nothing is written then.
         """
-        return self._add(key, encode(value), _ms(timeout))
+        return self._add(key, self._form.encode(value), _ms(timeout))
 
     def _add(self, key: str, encoded: bytes, px: int | None) -> bool:
         if px == 0:
@@ -371,8 +395,8 @@ class CacheEntries:
     def increment(self, key: str, delta: int) -> int | None:
         """Add to an entry's whole number and keep its deadline. One round trip.
 
-        Returns: the sum; None if there is no entry. Raises: ValueError if the entry is no whole
-        number, or the sum has more than 64 bits.
+        Returns: the sum; None if there is no entry. Raises: TypeError if the entry, or delta, is no
+        whole number; OverflowError if the sum has more than 64 bits.
         """
         from redis.exceptions import ResponseError
 
@@ -384,9 +408,10 @@ class CacheEntries:
                 COUNT_EXISTING, place, named, amount, "FXX"
             )
         except ResponseError as error:
-            if not _is_no_number(error):
+            kind = _kind_of(error)
+            if kind is None:
                 raise
-            raise ValueError(
+            raise kind(
                 f"the cache's entry {key!r} cannot be counted on: {error}; expected a whole number"
                 " of at most 64 bits"
             ) from error
@@ -459,10 +484,13 @@ class CacheEntries:
 
     def _decode(self, key: str, data: bytes, found: dict[str, Any]) -> None:
         try:
-            found[key] = decode(data)
-        except Exception as error:  # noqa: BLE001 - a pickle may raise any
+            found[key] = self._form.decode(data)
+        except Exception as error:
+            if _timeouts.include(error):
+                raise
             # Another program wrote it, or a class has changed: that one entry is a miss.
-            self._fault(error)
+            why = f"{type(error).__name__}: {shown(error)}"
+            _faults.warn(self._subject, f"an entry cannot be read and counts as missing: {why}")
 
     def _by_hash(self, keys: Iterable[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -517,9 +545,13 @@ class CacheEntries:
         _faults.report(self._subject, error)
 
 
-def _is_no_number(error: Exception) -> bool:
+def _kind_of(error: Exception) -> type[Exception] | None:
+    """Return the class of error that says why a number could not be counted on."""
     text = str(error).lower()
-    return "not an integer" in text or "overflow" in text or "out of range" in text
+    # Never a ValueError: Django's says that there is no entry, and callers then write one.
+    if "not an integer" in text:
+        return TypeError
+    return OverflowError if "overflow" in text or "out of range" in text else None
 
 
 def _field(key: str) -> Any:

@@ -20,7 +20,10 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtraError("flask-caching", "Flask-Caching") from error
 
-_OPTIONS = ("namespace", "buckets", "recruiter", "rate", "limit", "backend", "on_fault")
+_OPTIONS = (
+    *("namespace", "buckets", "recruiter", "rate", "limit", "backend", "on_fault"),
+    "serializer",
+)
 
 
 class VolatileHashCache(BaseCache):
@@ -30,9 +33,11 @@ class VolatileHashCache(BaseCache):
     client; CACHE_KEY_PREFIX: a text, or a function that returns one; CACHE_OPTIONS: namespace
     ("cache"), buckets (1024), recruiter (an import path), rate (0.003) and limit (5) of the job
     that collects expired entries, backend ("auto", "emulated" or "native"), on_fault ("miss" or
-    "raise"). Raises: ConfigurationError, when the app is configured.
+    "raise"), serializer ("pickle", which lets a program that can write to this Redis run code in
+    your processes; "json", "msgpack", a `Serializer` or its import path). Raises:
+    ConfigurationError and MissingExtraError, when the app is configured.
 
-    Values are pickled; whole numbers are not, so `inc` and `dec` are exact among processes. A time
+    Whole numbers stand as digits, so `inc` and `dec` are exact among processes. A time
     to live of 0 means none. With a fault of Redis `get`, `get_many`, `set` and `set_many` miss, or
     raise with on_fault; all others raise redis-py's errors.
     """
@@ -48,7 +53,7 @@ class VolatileHashCache(BaseCache):
         # Flask-Caching before 2.5 has another name for it, and no use in its own class.
         self.ignore_delete_many_errors = ignore_delete_many_errors
         self.entries = entries
-        self._prefix = key_prefix
+        self.key_prefix = key_prefix
 
     @classmethod
     def factory(
@@ -74,7 +79,7 @@ class VolatileHashCache(BaseCache):
 
     def _key(self, key: str) -> str:
         # As of Flask-Caching's own backends: a prefix may be told by a function.
-        prefix = self._prefix() if callable(self._prefix) else self._prefix
+        prefix = self.key_prefix() if callable(self.key_prefix) else self.key_prefix
         return f"{prefix}{key}"
 
     def _seconds(self, timeout: Any) -> float | None:

@@ -20,6 +20,9 @@ pywsgi). Every other response is left alone.
 A file in the server's own `wsgi.file_wrapper` stays in it, so the server still sends it by
 sendfile. The enlist follows its `close` if the server calls that after the last byte (gunicorn).
 Otherwise the request does not enlist.
+
+Werkzeug's test client, which is Flask's, closes no body that the program does not close. There the
+enlist follows the body's last byte.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ _CHUNKING_SERVERS = ("gunicorn/", "gevent/")
 # The same for servers that call close() of their own file wrapper in the request's thread after the
 # last byte. Others, such as waitress, call it in the thread that serves all clients.
 _FILE_CLOSING_SERVERS = ("gunicorn/",)
+# The test client that leaves bodies open, by the module of its start_response.
+_TEST_CLIENT = "werkzeug.test"
 _BODILESS_STATUSES = frozenset({"204", "304"})
 # Sending these runs no code of the application's.
 _INERT = frozenset({list, tuple, bytes})
@@ -195,6 +200,9 @@ class Exchange(Deferral):
                 return result
             if not self.settle():
                 return result
+            if self.is_left_open:
+                self.close()
+                return result
         wrapper = self.environ.get("wsgi.file_wrapper")
         if isinstance(wrapper, type) and isinstance(result, wrapper):
             _chain_file(result, self)
@@ -202,6 +210,14 @@ class Exchange(Deferral):
         if hasattr(result, "__len__"):
             return _SizedBody(result, self)
         return _Body(result, self)
+
+    @property
+    def is_left_open(self) -> bool:
+        """Whether nobody closes the body unless the program does: Werkzeug's and Flask's client.
+
+        No network lies between that and the application, so a body that is whole has gone out.
+        """
+        return getattr(self._start_response, "__module__", None) == _TEST_CLIENT
 
     def start_response(
         self,
@@ -277,6 +293,8 @@ class _Body:
             try:
                 chunk = run(next, iterator)
             except StopIteration:
+                if self._exchange.is_left_open:
+                    self._exchange.finish(None)
                 return
             yield chunk
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from workstealing.recruiting.recruiter import Recruiter
 
 JOBS_NAMED = 100
+LOOKUPS = {"hits": "hit", "stale": "stale", "misses": "miss"}
+"""How the results of looks into caches are called, by their figures."""
 OTHER_JOBS = "_other"
 _NAME_LENGTH = 200
 

@@ -15,7 +15,13 @@ from workstealing import __version__
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError, Unanswered, is_connection_fault
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
-from workstealing.metrics.gathering import ErrorNames, Gathering, JobNames, Recruiters
+from workstealing.metrics.gathering import (
+    ErrorNames,
+    Gathering,
+    JobNames,
+    Recruiters,
+    sendable,
+)
 from workstealing.metrics.minutes import (
     BACKLOG,
     DAY,
@@ -36,10 +42,12 @@ from workstealing.metrics.minutes import (
     RUNNING,
     SPENT,
     UNREACHED,
+    CacheMinute,
     JobError,
     JobMinute,
     Minute,
     Process,
+    cache_field,
     checked_ledger_name,
     day_key,
     field_of,
@@ -52,7 +60,9 @@ from workstealing.metrics.minutes import (
     processes_key,
     texts,
     total,
+    total_of_caches,
 )
+from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import Budget
@@ -65,7 +75,18 @@ from workstealing.structures.namespace import Layout
 from workstealing.structures.stored import holding_ours
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 
-__all__ = ["JobError", "JobMinute", "Ledger", "Minute", "Process", "processes", "read", "total"]
+__all__ = [
+    "CacheMinute",
+    "JobError",
+    "JobMinute",
+    "Ledger",
+    "Minute",
+    "Process",
+    "processes",
+    "read",
+    "total",
+    "total_of_caches",
+]
 
 KEEP_SECONDS = 3 * 3600
 _KEEP_SPENT_SECONDS = 2 * DAY
@@ -122,6 +143,7 @@ class Ledger(Gathering["_Unsent"]):
         self._error_texts = error_texts
         self._names = JobNames()
         self._error_names = ErrorNames()
+        self._caches = CacheCounts()
         self._watched = Recruiters(self._names)
         self._companions: tuple[tuple[Ask, Hear], ...] = ()
         super().__init__(f"the ledger {name!r}", interval, clock)
@@ -153,6 +175,11 @@ class Ledger(Gathering["_Unsent"]):
         """Count callers who enlisted."""
         with self._lock:
             self._batch.counts[ENLISTED] += count
+            for cache, grown in self._caches.take().items():
+                name = sendable(cache)
+                for figure in COUNTS:
+                    self._batch.counts[cache_field(figure, name)] += int(grown[figure])
+                self._batch.counts[cache_field(MICROSECONDS, name)] += round(1e6 * grown["seconds"])
             self._counted()
 
     def on_outcome(

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from workstealing.errors import ConfigurationError
+from workstealing.recruiting.cache_figures import COUNTS
 from workstealing.recruiting.slice import OUTCOMES
 from workstealing.structures.access import EXPIRING, Access
 
@@ -58,6 +59,7 @@ ERROR = "error"
 FAULT = "fault"
 REFUSED = "refused"
 DRY_RUN = "dry"
+_CACHE = "cache."
 
 
 @dataclass(slots=True)
@@ -124,17 +126,36 @@ class JobMinute:
 
 
 @dataclass(slots=True)
+class CacheMinute:
+    """One cache's figures of one minute, of the whole fleet; see `CacheStats`.
+
+    A process reports all figures of a cache that was called, so a zero was counted. In a minute
+    without a report the cache is absent.
+    """
+
+    hits: int = 0
+    stale: int = 0
+    misses: int = 0
+    waits: int = 0
+    computations: int = 0
+    uncached: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
 class Minute:
     """The fleet's figures of one minute.
 
     Fields: minute: its beginning, in seconds since the epoch by the server's clock; enlisted: the
-    number of callers; processes: the number of reporting processes; jobs: with a report, by name.
+    number of callers; processes: the number of reporting processes; jobs and caches: with a
+    report, by name.
     """
 
     minute: int
     enlisted: int = 0
     processes: int = 0
     jobs: dict[str, JobMinute] = field(default_factory=dict)
+    caches: dict[str, CacheMinute] = field(default_factory=dict)
 
 
 def checked_ledger_name(name: object) -> str:
@@ -188,6 +209,14 @@ def field_of(figure: str, job: str) -> str:
     return f"{figure}:{job}"
 
 
+def cache_field(figure: str, cache: str) -> str:
+    """Return the field of one figure of a cache.
+
+    It has no colon: a reader of an earlier release would take it for a job's.
+    """
+    return f"{_CACHE}{figure}/{cache.replace(':', '.')}"
+
+
 def lane_of(figure: str, lane: int) -> str:
     """Return the name of a gauge's figure in one lane."""
     return f"{figure}.{lane}"
@@ -218,7 +247,11 @@ def parsed(minute: int, fields: Mapping[str, str]) -> Minute:
         # NaN is not below any number either.
         if not abs(value) < MOST:
             continue
-        if has_job:
+        kind, is_cache, cache = name.partition("/")
+        if is_cache and kind.startswith(_CACHE):
+            figure = kind.removeprefix(_CACHE)
+            _add_cache(result.caches.setdefault(cache, CacheMinute()), figure, value)
+        elif has_job:
             _add(result.jobs.setdefault(job, JobMinute()), figure, value)
         elif figure == ENLISTED:
             result.enlisted = int(value)
@@ -252,6 +285,13 @@ def _add(job: JobMinute, figure: str, value: float) -> None:
         job.dry_run = True
     elif figure == ERROR:
         job.errors.setdefault(kind, JobError()).count = int(value)
+
+
+def _add_cache(cache: CacheMinute, figure: str, value: float) -> None:
+    if figure in COUNTS:
+        setattr(cache, figure, int(value))
+    elif figure == MICROSECONDS:
+        cache.seconds = value / 1e6
 
 
 _TEXTS = frozenset({FAULT, REFUSED})
@@ -317,6 +357,22 @@ def total(minutes: Iterable[Minute]) -> dict[str, JobMinute]:
                 into.refused, into.refused_rate = job.refused, job.refused_rate
             add_errors(into.errors, job.errors)
     return sums
+
+
+def total_of_caches(minutes: Iterable[Minute]) -> dict[str, CacheMinute]:
+    """Add the caches' figures up, by cache. Arguments: minutes, as of `read`. No round trip."""
+    sums: dict[str, CacheMinute] = {}
+    for minute in minutes:
+        add_caches(sums, minute.caches)
+    return sums
+
+
+def add_caches(into: dict[str, CacheMinute], caches: Mapping[str, CacheMinute]) -> None:
+    """Add a minute's figures of caches to those of others."""
+    for name, cache in caches.items():
+        known = into.setdefault(name, CacheMinute())
+        for figure in (*COUNTS, "seconds"):
+            setattr(known, figure, getattr(known, figure) + getattr(cache, figure))
 
 
 def add_errors(into: dict[str, JobError], errors: Mapping[str, JobError]) -> None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from workstealing.errors import MissingExtraError
 from workstealing.metrics.gathering import (
+    LOOKUPS,
     OTHER_JOBS,
     SLICE_BUCKETS,
     ErrorNames,
     JobNames,
     Recruiters,
+    sendable,
     unreached_servers,
 )
+from workstealing.recruiting.cache_figures import cache_stats
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.slice import Outcome
 
@@ -120,6 +123,22 @@ class OpenTelemetryHooks(Hooks):
             meter.create_observable_gauge(
                 f"workstealing.{name}", [_callback(ask)], unit=unit, description=what
             )
+        counts: tuple[tuple[str, str, str, Callable[[], _Observations]], ...] = (
+            ("lookups", "{look}", "Looks into caches.", _lookups),
+            ("waits", "{call}", "Calls that waited for another's.", _cache_figure("waits")),
+            ("uncached", "{call}", "Calls without Redis.", _cache_figure("uncached")),
+            (
+                "computations",
+                "{call}",
+                "Calls of the function.",
+                _cache_figure("computations"),
+            ),
+            ("compute", "s", "How long these took.", _cache_figure("seconds")),
+        )
+        for name, unit, what, ask in counts:
+            meter.create_observable_counter(
+                f"workstealing.cache_{name}", [_callback(ask)], unit=unit, description=what
+            )
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Show the gauges of this recruiter's jobs, too."""
@@ -209,6 +228,26 @@ def _advice(meter: metrics.Meter) -> dict[str, Any]:
 
 def _observed(job: str, value: float) -> metrics.Observation:
     return metrics.Observation(value, {"job_name": job})
+
+
+def _lookups() -> _Observations:
+    return [
+        metrics.Observation(float(figures[figure]), {"cache": cache, "result": result})
+        for cache, figures in _caches()
+        for figure, result in LOOKUPS.items()
+    ]
+
+
+def _cache_figure(figure: str) -> Callable[[], _Observations]:
+    return lambda: [
+        metrics.Observation(float(figures[figure]), {"cache": cache})
+        for cache, figures in _caches()
+    ]
+
+
+def _caches() -> list[tuple[str, Mapping[str, float]]]:
+    every = cache_stats().items()
+    return [(sendable(name), cast("Mapping[str, float]", figures)) for name, figures in every]
 
 
 def _callback(ask: Callable[[], _Observations]) -> Callable[[Any], _Observations]:

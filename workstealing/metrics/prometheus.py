@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from workstealing.errors import MissingExtraError
 from workstealing.metrics.gathering import (
     JOBS_NAMED,
+    LOOKUPS,
     OTHER_JOBS,
     SLICE_BUCKETS,
     ErrorNames,
@@ -25,6 +26,7 @@ from workstealing.metrics.gathering import (
     sendable,
     unreached_servers,
 )
+from workstealing.recruiting.cache_figures import CacheCounts
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.slice import OUTCOMES, Outcome
 from workstealing.structures.structure import Structure
@@ -134,6 +136,7 @@ class PrometheusHooks(Hooks):
             metrics.running.labels(name).set(figures.get("running_seconds") or 0.0)
             metrics.unreached.labels(name).set(figures.get("breaker_seconds") or 0.0)
             self._set_keeps_up(name, figures.get("keeps_up"))
+        self._count_caches()
         # A server that was reached again has 0, and one that never failed has no figure.
         unreached = unreached_servers(metrics.server_names)
         for name in metrics.servers | unreached.keys():
@@ -150,6 +153,17 @@ class PrometheusHooks(Hooks):
                 if name in gone:
                     self._measured.discard((name, what))
                     metrics.measured.remove(name, what)
+
+    def _count_caches(self) -> None:
+        metrics = self._metrics
+        for cache, grown in metrics.cache_counts.take().items():
+            name = sendable(cache)
+            for figure, result in LOOKUPS.items():
+                metrics.cache_lookups.labels(name, result).inc(grown[figure])
+            metrics.cache_waits.labels(name).inc(grown["waits"])
+            metrics.cache_uncached.labels(name).inc(grown["uncached"])
+            metrics.cache_computations.labels(name).inc(grown["computations"])
+            metrics.cache_seconds.labels(name).inc(grown["seconds"])
 
     def _set_keeps_up(self, name: str, keeps_up: bool | None) -> None:
         if keeps_up is not None:
@@ -249,6 +263,12 @@ class _Metrics:
     running: Gauge
     unreached: Gauge
     server_unreached: Gauge
+    cache_lookups: Counter
+    cache_waits: Counter
+    cache_uncached: Counter
+    cache_computations: Counter
+    cache_seconds: Counter
+    cache_counts: CacheCounts = field(default_factory=CacheCounts)
     server_names: JobNames = field(default_factory=JobNames)
     servers: set[str] = field(default_factory=set)
 
@@ -326,4 +346,9 @@ def _made(registry: CollectorRegistry) -> _Metrics:
             "livemax",
             ("server",),
         ),
+        cache_lookups=counter("cache_lookups", "Looks into caches.", ("cache", "result")),
+        cache_waits=counter("cache_waits", "Calls that waited for another's.", ("cache",)),
+        cache_uncached=counter("cache_uncached", "Calls without Redis.", ("cache",)),
+        cache_computations=counter("cache_computations", "Calls of the function.", ("cache",)),
+        cache_seconds=counter("cache_compute_seconds", "How long these took.", ("cache",)),
     )

@@ -9,6 +9,8 @@ These are the names, after the prefix ("workstealing" by default):
 | `<job>.<outcome>`: `worked`, `failed`, `skipped`... | counter | their outcomes |
 | `<job>.error.<class>` | counter | errors of slices, by class |
 | `<job>.items` | counter | items handled |
+| `cache.<cache>.hits`, `stale`, `misses`, `waits`, `computations`, `uncached` | counter | caches |
+| `cache.<cache>.micros` | counter | microseconds of their computations |
 | `<job>.duration` | timing | length of slices in milliseconds, without skipped ones |
 
 A job's name keeps its letters (a-z, A-Z), digits, "_" and "-". Every other character becomes "_",
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.metrics.gathering import JOBS_NAMED, OTHER_JOBS, ErrorNames, Gathering
+from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
 from workstealing.recruiting.slice import Outcome
 
 try:
@@ -83,6 +86,7 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
         self._prefix = prefix
         self._names: dict[str, str] = {}
         self._error_names = ErrorNames()
+        self._caches = CacheCounts()
         super().__init__(f"StatsD at {host}:{port}", interval, clock)
 
     def _start_from_zero(self) -> None:
@@ -95,7 +99,13 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
 
     def on_enlisted(self, count: int) -> None:
         """Count callers who enlisted."""
-        self._count({"enlisted": count})
+        counts = {"enlisted": count}
+        for cache, grown in self._caches.take().items():
+            name = _UNSAFE_IN_JOB.sub("_", cache)[:_NAME_LENGTH] or "_"
+            for figure in COUNTS:
+                counts[f"cache.{name}.{figure}"] = int(grown[figure])
+            counts[f"cache.{name}.micros"] = round(1e6 * grown["seconds"])
+        self._count(counts)
 
     def on_recruited(self, job: str) -> None:
         """Count a caller who was recruited."""

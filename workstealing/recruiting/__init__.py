@@ -12,6 +12,7 @@ Each module imports modules of lower lines only; a test reads these lines and ho
     deferral job              enlists after a response; Job
     slice                     Slice and Outcome; one slice a process
     checks faults forecast    arguments; errors; what a rate achieves
+    cache_figures             hits and misses of caches, which listeners send
 """
 
 from __future__ import annotations

@@ -64,3 +64,15 @@ def once_on_cluster(client: Any, keys: tuple[Any, ...]) -> Mapping[str, Any]:
     """
     # redis-py retries only where it may choose the node itself.
     return {"target_nodes": client.get_node_from_key(keys[0])}
+
+
+def node_known(client: Any, keys: tuple[Any, ...]) -> Mapping[str, Any]:
+    """Return the options that tell a cluster's pipeline the node of a script.
+
+    Without them redis-py 8 asks a node for the script's keys, in a round trip of its own for each
+    script of the pipeline. If the slot has moved, the pipeline looks for the node by itself.
+    """
+    if client.keyslot(keys[0]) not in client.nodes_manager.slots_cache:
+        # The client has not read the cluster's map yet.
+        return {}
+    return {"target_nodes": client.get_node_from_key(keys[0])}

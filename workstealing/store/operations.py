@@ -31,7 +31,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from workstealing.store import uncached
 from workstealing.store.blocking import AsyncAsker, ask
 from workstealing.store.connection import as_layout_error, checked, spelled
-from workstealing.store.once import SentOnce, once_on_cluster, sending_once
+from workstealing.store.once import SentOnce, node_known, once_on_cluster, sending_once
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Twin, is_cluster
 
@@ -176,7 +176,10 @@ class RoundTrip:
         if operation.once and not self._on_cluster:
             # A cluster's pipeline sends again what a moved slot refused, by the same words.
             words = (SentOnce(words[0]), *words[1:])
-        self.target.execute_command(*words, **operation.options)
+        options = operation.options
+        if self._on_cluster and operation.script is not None:
+            options = {**options, **node_known(self._client, operation.keys)}
+        self.target.execute_command(*words, **options)
 
     def send(self) -> list[Any]:
         """Send it on a blocking client; return the replies, errors in their places."""

@@ -1,5 +1,6 @@
 """The data structures that the ready-made jobs keep clean."""
 
+from workstealing.recruiting.cache_figures import CacheStats, cache_stats
 from workstealing.store.paging import Page
 from workstealing.structures.durable_keys import (
     AsyncDurableKeys,
@@ -42,6 +43,7 @@ from workstealing.structures.tracked_set import (
 )
 from workstealing.structures.volatile_hashes import (
     AsyncVolatileHashes,
+    Serializer,
     VolatileHashes,
 )
 
@@ -61,6 +63,7 @@ __all__ = [
     "AsyncTrackedSet",
     "AsyncVolatileHashes",
     "Batch",
+    "CacheStats",
     "CassandraStore",
     "DeadMember",
     "Drift",
@@ -76,6 +79,7 @@ __all__ = [
     "NoLease",
     "Page",
     "RedisStore",
+    "Serializer",
     "ShardedIck",
     "ShuffleQueue",
     "Taken",
@@ -83,4 +87,5 @@ __all__ = [
     "TimeShardStats",
     "TrackedSet",
     "VolatileHashes",
+    "cache_stats",
 ]

@@ -35,7 +35,7 @@ from support.servers import RedisServer
 from workstealing import Recruiter
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Sleep
-from workstealing.structures import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures import AsyncVolatileHashes, Serializer, VolatileHashes
 
 LONG: dict[str, Any] = {"ttl": 600.0, "wait": 60.0, "lease": 600.0}
 
@@ -135,7 +135,9 @@ class TestInterruptions:
         def late(value: Any) -> bytes:
             raise JobTimeoutException("now")
 
-        page = hashes.cached(**LONG, key="page", field="text", encode=late)(lambda: "made")
+        page = hashes.cached(
+            **LONG, key="page", field="text", serializer=Serializer("late", late, bytes)
+        )(lambda: "made")
         with pytest.raises(JobTimeoutException):
             page()
         assert not leased_fields(hashes, "page")
@@ -410,13 +412,13 @@ class TestValues:
         def decode(content: bytes) -> Any:
             return {"new": "new"}[json.loads(content)]
 
-        @hashes.cached(**LONG, key="page", decode=decode)
+        @hashes.cached(**LONG, key="page", serializer=Serializer("new", json.dumps, decode))
         def page_of_a_later_release() -> str:
             calls.append(1)
             return "new"
 
-        hashes.hset("page", "page_of_a_later_release", b'5:"old"')
-        with caplog.at_level(logging.ERROR, "workstealing"):
+        hashes.hset("page", "page_of_a_later_release", b'5:#new1:"old"')
+        with caplog.at_level(logging.WARNING, "workstealing"):
             assert page_of_a_later_release() == page_of_a_later_release() == "new"
         assert calls == [1]
         assert [each for each in caplog.messages if "page_of_a_later_release" in each]
@@ -440,8 +442,8 @@ class TestValues:
         hashes = hashes_on(on, decode_responses=True, encoding=encoding)
         values: dict[str, Any] = {"bytes": b"\xff:\x00\xc3\xa9", "text": "é"}
         for name, value in values.items():
-            codec = {"encode": bytes, "decode": bytes} if name == "bytes" else {}
-            kept = hashes.cached(**LONG, **codec, key=name, field="f", stale=stale)
+            serializer = Serializer("raw", bytes, bytes) if name == "bytes" else "json"
+            kept = hashes.cached(**LONG, serializer=serializer, key=name, field="f", stale=stale)
             assert kept(lambda value=value: value)() == value
             assert kept(lambda: 1 / 0)() == value
             assert not leased_fields(hashes, name)

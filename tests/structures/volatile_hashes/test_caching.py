@@ -25,11 +25,12 @@ from support.servers import AnyServer, RedisServer
 from workstealing import Fleet, Recruiter
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.deferral import Deferral, current
-from workstealing.structures import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures import AsyncVolatileHashes, Serializer, VolatileHashes
 from workstealing.structures.volatile_hashes import cached_results
 from workstealing.structures.volatile_hashes.commands import LEASE
 
 LONG = {"ttl": 600.0, "wait": 60.0, "lease": 600.0}
+RAW = Serializer("raw", bytes, bytes)
 
 
 @pytest.fixture
@@ -292,7 +293,7 @@ def test_a_result_that_cannot_be_kept_is_returned(redis7: RedisServer) -> None:
     page = hashes.cached(**LONG, key="page", field="text")(lambda: b"bytes are no JSON")
     assert page() == page() == b"bytes are no JSON"
     assert not leased_fields(hashes, "page")
-    raw = hashes.cached(**LONG, key="raw", field="text", encode=bytes, decode=bytes)
+    raw = hashes.cached(**LONG, key="raw", field="text", serializer=RAW)
     assert raw(lambda: b"\xff: kept")() == b"\xff: kept"
     assert raw(lambda: b"not computed")() == b"\xff: kept"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dis
 import subprocess
 import sys
 import threading
@@ -16,13 +17,18 @@ import redis.asyncio
 from support.at_once import at_once
 from support.children import ended_well, in_child
 from support.computing import leased_fields
+from support.interruptions import PACKAGE, interrupt, place_of, points_of
 from support.servers import RedisServer
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes import flights
 from workstealing.structures.volatile_hashes.cached_results import ComputingTurn
+from workstealing.structures.volatile_hashes.caching import CachedFunction
 from workstealing.structures.volatile_hashes.commands import LEASE
 
 LONG: dict[str, Any] = {"ttl": 600.0, "lease": 600.0, "hold": 600.0, "key": "page"}
+CALL = CachedFunction.__call__.__code__
+# The word `try` alone is an instruction without a meaning, at which no signal is looked for.
+TRIES = [(CALL, each.offset) for each in dis.get_instructions(CALL) if each.opname == "NOP"]
 
 
 class TestAStampede:
@@ -300,6 +306,36 @@ class TestContexts:
         at_once([lambda: found.append(a()), lambda: found.append(b())])
         assert len(found) == 2
 
+    def test_two_that_come_to_each_other_at_once_do_not_both_wait(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each looked before the other one had begun to wait; and a third one looked for ever."""
+        now = ["a"]
+        monkeypatch.setattr(flights, "running", lambda: now[0])
+        turns: dict[str, ComputingTurn] = {each: ComputingTurn() for each in "ab"}
+
+        def join(caller: str, field: str) -> Any:
+            now[0] = caller
+            place = ("here", "n", "page", field)
+            return flights.join(place, 600.0, turns.get(caller, ComputingTurn()).lead, blocks=False)
+
+        try:
+            for each in "ab":
+                join(each, each)
+            assert join("a", "b")[0] is turns["b"].flight
+            # It would wait for itself, so it computes.
+            assert join("b", "a") == (None, None)
+            flights.waits_no_more("a")
+            assert join("b", "a")[0] is turns["a"].flight
+            # Whatever has gone wrong before, nobody looks for ever.
+            flights._waiting["a"] = turns["b"].flight
+            assert join("c", "a")[0] is turns["a"].flight
+        finally:
+            for turn in turns.values():
+                turn.land()
+            for each in "abc":
+                flights.waits_no_more(each)
+
     def test_an_interrupted_caller_leads_nobody(self) -> None:
         """At whatever instruction: its flight is its own before anybody can follow it."""
         turn = ComputingTurn()
@@ -332,6 +368,74 @@ class TestContexts:
             ended_well(in_child(in_the_child))
         finally:
             flight.land()
+
+
+def interrupted_everywhere(call: Any, is_free: Any) -> None:
+    points = [each for each in points_of(call, (PACKAGE,)) if each not in TRIES]
+    assert len(points) > 500
+    for point in points:
+        assert isinstance(interrupt(call, point, KeyboardInterrupt), KeyboardInterrupt)
+        assert is_free(), place_of(point)
+
+
+@pytest.mark.slow
+class TestInterruptions:
+    """However a caller is interrupted, none of its process waits for a flight without a leader."""
+
+    def test_of_a_leader(self, redis7: RedisServer) -> None:
+        client, direct, asked, woken = redis7.client(), redis7.client(), [], []
+        hashes: Any = VolatileHashes(client, "n")
+        place = (flights.server_of(client), "n", "page", "f")
+
+        @hashes.cached(**LONG, field="f")
+        def page() -> int:
+            flight = flights._flights[place]
+            # As one that waits: see `CachedFlight._enter`.
+            flight._wakers.append(lambda: woken.append(len(asked)))
+            asked.append(1)
+            return 1
+
+        def call() -> None:
+            direct.delete("page")
+            page()
+
+        def is_free() -> bool:
+            is_all = not flights._flights and set(woken) == set(range(1, len(asked) + 1))
+            return is_all and not leased_fields(hashes, "page", direct)
+
+        page()
+        interrupted_everywhere(call, is_free)
+
+    def test_of_one_who_waits(self, redis7: RedisServer) -> None:
+        client, direct = redis7.client(), redis7.client()
+        hashes: Any = VolatileHashes(client, "n")
+        page = hashes.cached(**LONG, field="f")(lambda: 1)
+        place = (flights.server_of(client), "n", "page", "f")
+
+        def call() -> None:
+            direct.delete("page")
+            flight = flights.CachedFlight(place, "another", 600.0)
+            flight.thread = -1
+            flights._flights[place] = flight
+
+            def land() -> None:
+                while not flight._wakers and not over.is_set():
+                    over.wait(0.0005)
+                flight.land()
+
+            over, landing = threading.Event(), threading.Thread(target=land)
+            landing.start()
+            try:
+                page()
+            finally:
+                over.set()
+                landing.join()
+
+        def is_free() -> bool:
+            return not flights._flights and not leased_fields(hashes, "page", direct)
+
+        page()
+        interrupted_everywhere(call, is_free)
 
 
 class TestExtensions:

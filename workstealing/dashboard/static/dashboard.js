@@ -104,6 +104,11 @@ function fillProcess(row, process) {
   fields(row, { host, pid, version, since });
 }
 
+function fillCache(row, cache) {
+  const { name, share, hits, stale, misses, waits, computations, took, uncached } = cache;
+  fields(row, { name, share, hits, stale, misses, waits, computations, took, uncached });
+}
+
 function fillPager(name, pager) {
   const form = document.querySelector(`.find[data-list="${name}"]`);
   form.hidden = !pager.is_needed;
@@ -287,6 +292,10 @@ function fill(page) {
   match(document.getElementById("dead-sets"), "set-template", dead.sets, "id", fillSet);
   match(document.getElementById("dead-items"), "item-template", dead.items, "id", fillItem);
   text(document.getElementById("dead-text"), dead.text);
+  const { text: called, rows: caches } = page.caches;
+  text(document.getElementById("caches-text"), called);
+  match(document.getElementById("cache-rows"), "cache-template", caches, "id", fillCache);
+  document.getElementById("caches-section").hidden = caches.length === 0;
   const { text: said, rows } = page.processes;
   text(document.getElementById("processes-text"), said);
   match(document.getElementById("process-rows"), "process-template", rows, "id", fillProcess);

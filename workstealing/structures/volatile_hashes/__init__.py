@@ -4,5 +4,6 @@ from workstealing.structures.volatile_hashes.hashes import (
     AsyncVolatileHashes,
     VolatileHashes,
 )
+from workstealing.structures.volatile_hashes.serializers import Serializer
 
-__all__ = ["AsyncVolatileHashes", "VolatileHashes"]
+__all__ = ["AsyncVolatileHashes", "Serializer", "VolatileHashes"]

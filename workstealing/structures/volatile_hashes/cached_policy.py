@@ -14,6 +14,7 @@ from typing import Any
 from workstealing.clock import seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.deferral import Enlister
+from workstealing.structures.volatile_hashes.serializers import StoredForm, checked_serializer
 
 WRAPPERS = (classmethod, staticmethod)
 Named = str | Callable[..., str]
@@ -32,7 +33,8 @@ else:
 class Policy:
     """How a function's results are kept; see `VolatileHashes.cached`. Times are in seconds.
 
-    errors: for how long each class of exceptions is kept, with its subclasses; is_bare: the field
+    form: how a result stands in Redis; errors: for how long each class of exceptions is kept, with
+    its subclasses; is_bare: the field
     holds the encoded result alone, without the cost of computing it, for readers that know no cost;
     then `early` must be 0.
     """
@@ -46,8 +48,7 @@ class Policy:
     wait: float
     lease: float
     hold: float
-    encode: Callable[[Any], str | bytes]
-    decode: Callable[[bytes], Any]
+    form: StoredForm
     errors: tuple[tuple[type[Exception], float], ...] = ()
     is_bare: bool = False
 
@@ -92,19 +93,14 @@ def _path_of(kind: type[Exception]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def compact(value: Any) -> str:
-    """Return a value as JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
 def name_of(function: object) -> str:
     """Return a function's name as its module has it."""
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__name__
 
 
-def checked_policy(*, early: float, **options: Any) -> Policy:
-    """Return the settings, checked. Raises: ConfigurationError."""
+def checked_policy(*, early: float, serializer: object, **options: Any) -> Policy:
+    """Return the settings, checked. Raises: ConfigurationError; MissingExtraError."""
     if not isinstance(early, int | float) or not 0.0 <= early <= 100.0:
         raise ConfigurationError(
             f"early={early!r} is no factor: give 0 for never, or about 1 (0 <= early <= 100)"
@@ -129,7 +125,8 @@ def checked_policy(*, early: float, **options: Any) -> Policy:
     enlists = callable(getattr(recruiter, "enlist", None)) and not isinstance(recruiter, type)
     if not (recruiter is None or enlists):
         raise ConfigurationError(f"recruiter={recruiter!r} enlists nobody: give a Recruiter")
-    return Policy(early=float(early), **options)
+    form = StoredForm(checked_serializer(serializer))
+    return Policy(early=float(early), form=form, **options)
 
 
 def _checked_errors(given: Any) -> tuple[tuple[type[Exception], float], ...]:

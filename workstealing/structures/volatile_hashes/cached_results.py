@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import is_connection_fault
 from workstealing.recruiting.breakers import Breaker
+from workstealing.recruiting.cache_figures import CACHES, CacheFigures
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.store.aside import leaves_open
@@ -84,23 +85,34 @@ class ComputingTurn:
     lease to give back; taken, when that was granted, by the server's clock in us; is_cut, whether a
     command was interrupted, so that the client's connection may still owe its reply; unreadable,
     whether a value stands there that nobody can decode; flight, which this call leads, if it does;
-    computed, the flight's step of the computation; seen, an old value.
+    computed, the flight's step of the computation; seen, an old value; waited, whether it has
+    waited for another's computation.
     """
 
     __slots__ = (
-        *("computed", "field", "flight", "is_cut", "key", "seen", "taken", "token"),
-        "unreadable",
+        *("_pid", "_token", "computed", "field", "flight", "is_cut", "key", "seen", "taken"),
+        *("unreadable", "waited"),
     )
 
     def __init__(self, place: tuple[str, str] | None = None) -> None:
         self.key, self.field = ("", "") if place is None else place
-        self.token: str | None = None
-        self.taken = 0
+        self._token: str | None = None
+        self._pid = self.taken = 0
         self.is_cut = False
         self.unreadable = False
         self.flight: CachedFlight | None = None
         self.computed = 0
         self.seen: CachedEntry | None = None
+        self.waited = False
+
+    @property
+    def token(self) -> str | None:
+        """The lease's nonce; None also in a forked child, because the parent goes on computing."""
+        return self._token if self._token is None or self._pid == os.getpid() else None
+
+    @token.setter
+    def token(self, token: str | None) -> None:
+        self._token, self._pid = token, os.getpid()
 
     def lead(self, flight: CachedFlight) -> None:
         """Take a flight, which this call lands."""
@@ -116,8 +128,14 @@ class ComputingTurn:
 
     def land(self, landing: Landing | None = None) -> None:
         """Tell those who wait for this call how it has ended."""
-        if self.flight is not None:
+        if self.flight is None:
+            return
+        try:
             self.flight.land(landing)
+        except BaseException:
+            # A signal's, perhaps: the others would wait for a flight that nobody leads.
+            self.flight.land(landing)
+            raise
 
     def fail(self, error: BaseException) -> None:
         """Take note of a fault, after which the lease may or may not be there."""
@@ -137,7 +155,12 @@ class CachedResults(Generic[P, R]):
     """Whether a caller that waits holds up its whole thread."""
 
     def __init__(
-        self, hashes: Any, function: Any, policy: Policy, subject: str | None = None
+        self,
+        hashes: Any,
+        function: Any,
+        policy: Policy,
+        subject: str | None = None,
+        figures: CacheFigures | None = None,
     ) -> None:
         self._binds = type(function) if isinstance(function, WRAPPERS) else None
         plain = getattr(function, "__func__", function)
@@ -145,6 +168,9 @@ class CachedResults(Generic[P, R]):
         self._before: tuple[Any, ...] = ()
         self._hashes = hashes
         self._breaker = only_breaker(hashes)
+        self._figures = CACHES.of(name_of(plain)) if figures is None else figures
+        # A backend counts its own looks.
+        self._looks = self._figures if figures is None else CacheFigures()
         self._function = plain
         self._policy = policy
         self._recruiter = policy.recruiter
@@ -216,10 +242,35 @@ class CachedResults(Generic[P, R]):
 
     def _may_ask(self, turn: ComputingTurn) -> bool:
         """Say whether to ask Redis; if not, the lease that a call may have ends by itself."""
+        breaker = self._breaker
+        # A usual call needs no more than this.
+        if breaker is not None and breaker.outage is None:
+            return True
         if may_ask(self._breaker_of(turn.key)):
             return True
         turn.token = None
         return False
+
+    def _given(self, turn: ComputingTurn, entry: CachedEntry) -> None:
+        """Count a value that is given without a computation of this call."""
+        if turn.waited:
+            self._looks.miss()
+        elif entry.left > 0.0:
+            self._looks.hit()
+        else:
+            self._looks.old()
+
+    def _waits(self, turn: ComputingTurn) -> None:
+        """Count a call that waits, once."""
+        if not turn.waited:
+            turn.waited = True
+            self._figures.wait()
+
+    def _took(self, began: float) -> float:
+        """Count a computation; return how many seconds it took."""
+        seconds = time.monotonic() - began
+        self._figures.compute(seconds)
+        return seconds
 
     def _unanswered(self, turn: ComputingTurn, error: Exception) -> bool:
         """Take note of a question's fault; say whether Redis is away."""
@@ -238,19 +289,25 @@ class CachedResults(Generic[P, R]):
         left = left_ms / 1000 - policy.stale if left_ms >= 0 else math.inf
         try:
             if policy.is_bare:
-                return CachedEntry(policy.decode(bytes(value)), left, 0.0)
+                return CachedEntry(policy.form.decode(bytes(value)), left, 0.0)
             error = decode_error(bytes(value), policy)
             if error is not None:
                 return CachedEntry(error, left + policy.stale, 0.0)
             cost, found, content = bytes(value).partition(_HEADER_END)
             if found and cost.isdigit():
-                return CachedEntry(policy.decode(content), left, int(cost) / 1000)
-        except Exception as error:  # noqa: BLE001 - a user's function
-            # Of an earlier release of the program, perhaps.
-            self._fault(error)
-        # Written by another program: it is computed anew.
+                return CachedEntry(policy.form.decode(content), left, int(cost) / 1000)
+            self._unreadable("it is no result of such a function")
+        except Exception as error:
+            if timeouts.include(error):
+                raise
+            # Of another release of the program, perhaps.
+            self._unreadable(f"{type(error).__name__}: {shown(error)}")
+        # It is computed anew.
         turn.unreadable = True
         return None
+
+    def _unreadable(self, why: str) -> None:
+        _faults.warn(self._subject, f"a value cannot be read and counts as missing: {why}")
 
     def _is_due(self, entry: CachedEntry) -> bool:
         """Say whether to compute anew although there is a value: it is stale, or by chance.
@@ -274,6 +331,8 @@ class CachedResults(Generic[P, R]):
         did not answer that.
         """
         turn.seen = entry
+        if is_away:
+            self._looks.leave()
         hashes, hold = self._hashes, self._policy.hold
         place = (flights.server_of(hashes.client), hashes.namespace, turn.key, turn.field)
         while True:
@@ -284,8 +343,13 @@ class CachedResults(Generic[P, R]):
                 return None if is_away else (yield from self._leading(turn, flight, entry))
             if entry is not None:
                 # Another caller computes it. This one has an old value meanwhile.
+                flights.waits_no_more(flights.running())
                 return entry
-            found = yield from self._following(turn, flight, came)
+            caller = flights.running()
+            try:
+                found = yield from self._following(turn, flight, came)
+            finally:
+                flights.waits_no_more(caller)
             if found is not None:
                 return found
 
@@ -302,6 +366,7 @@ class CachedResults(Generic[P, R]):
                 left = flight.began + patience - time.monotonic()
                 if left <= 0.0:
                     return None
+                self._waits(turn)
                 yield Sleep(min(pause, left))
                 pause = min(_LONGEST_PAUSE, 1.5 * pause)
                 # The computer has failed or died, if there is no lease any more.
@@ -341,6 +406,7 @@ class CachedResults(Generic[P, R]):
                         self._fault(error)
                 continue
             due = flight.extended_at - now if token is not None else policy.lease / 3
+            self._waits(turn)
             yield Awaited(flight, min(left, due))
         landing = flight.landing
         if landing is None or came >= landing.before:
@@ -407,7 +473,8 @@ class CachedResults(Generic[P, R]):
         """Store what stands for a result, for some time."""
         before = turn.computed
         try:
-            if turn.token is None:
+            if turn.token is None or not turn.taken:
+                # Nobody knows whether there is a lease, if its reply did not come.
                 return
             storing = turn.step()
             place = (STORE, turn.key, "FIELDS", 1, turn.field)
@@ -469,8 +536,7 @@ class CachedResults(Generic[P, R]):
         return bool(removed)
 
     def _encoded(self, value: Any) -> bytes:
-        content = self._policy.encode(value)
-        return content.encode() if isinstance(content, str) else bytes(content)
+        return self._policy.form.encode(value)
 
     def _enlister(self) -> Enlister:
         if self._recruiter is None:

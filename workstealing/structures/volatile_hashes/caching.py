@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import json
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -22,7 +21,6 @@ from workstealing.structures.volatile_hashes.cached_policy import (
     Policy,
     checked_function,
     checked_policy,
-    compact,
 )
 from workstealing.structures.volatile_hashes.cached_results import (
     CachedEntry,
@@ -33,6 +31,7 @@ from workstealing.structures.volatile_hashes.cached_results import (
 )
 from workstealing.structures.volatile_hashes.calls import tell
 from workstealing.structures.volatile_hashes.flights import Awaited
+from workstealing.structures.volatile_hashes.serializers import Serializer, SerializerName
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -59,6 +58,7 @@ class CachedFunction(CachedResults[P, R]):
         try:
             entry = self._look(turn, args, kwargs)
             if entry is not None:
+                self._given(turn, entry)
                 if not defer(self._enlister(), None, self):
                     self._enlister().enlist()
                 if isinstance(entry.value, KeptError):
@@ -68,16 +68,21 @@ class CachedFunction(CachedResults[P, R]):
             began = time.monotonic()
             turn.compute(self._policy.hold)
             try:
-                value: R = self._function(*self._before, *args, **kwargs)
+                try:
+                    value: R = self._function(*self._before, *args, **kwargs)
+                finally:
+                    cost = self._took(began)
             except Exception as error:
                 old, requests = self._failed(turn, error)
+                self._looks.miss() if old is None else self._looks.old()
                 if requests is not None:
                     self._quietly(turn, requests)
                 if old is None:
                     raise
                 instead: R = old.value
                 return instead
-            self._keep(turn, value, time.monotonic() - began)
+            self._looks.miss()
+            self._keep(turn, value, cost)
             return value
         finally:
             # After an exception of whatever kind, too: others need not wait for nobody.
@@ -112,8 +117,10 @@ class CachedFunction(CachedResults[P, R]):
         try:
             self._strictly(turn, self._taking_over(turn))
             began = time.monotonic()
-            value: R = self._function(*self._before, *args, **kwargs)
-            cost = time.monotonic() - began
+            try:
+                value: R = self._function(*self._before, *args, **kwargs)
+            finally:
+                cost = self._took(began)
             self._strictly(turn, self._storing(turn, self._encoded(value), cost))
             return value
         finally:
@@ -197,7 +204,7 @@ class CachedFunction(CachedResults[P, R]):
         if isinstance(request, Awaited):
             return request.flight.wait(request.seconds)
         is_one = isinstance(request, tuple)
-        breaker = self._breaker_of(request[1] if is_one else request[0][1])
+        breaker = self._breaker or self._breaker_of(request[1] if is_one else request[0][1])
         seen = breaker.outage
         try:
             if is_one:
@@ -245,6 +252,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
         try:
             entry = await self._look(turn, args, kwargs)
             if entry is not None:
+                self._given(turn, entry)
                 self._enlist()
                 if isinstance(entry.value, KeptError):
                     raise entry.value.made()
@@ -253,16 +261,21 @@ class AsyncCachedFunction(CachedResults[P, R]):
             began = time.monotonic()
             turn.compute(self._policy.hold)
             try:
-                value: R = await self._function(*self._before, *args, **kwargs)
+                try:
+                    value: R = await self._function(*self._before, *args, **kwargs)
+                finally:
+                    cost = self._took(began)
             except Exception as error:
                 old, requests = self._failed(turn, error)
+                self._looks.miss() if old is None else self._looks.old()
                 if requests is not None:
                     await self._quietly(turn, requests)
                 if old is None:
                     raise
                 instead: R = old.value
                 return instead
-            await self._keep(turn, value, time.monotonic() - began)
+            self._looks.miss()
+            await self._keep(turn, value, cost)
             return value
         except BaseException as raised:
             interruption = raised
@@ -283,8 +296,10 @@ class AsyncCachedFunction(CachedResults[P, R]):
         try:
             await self._strictly(turn, self._taking_over(turn))
             began = time.monotonic()
-            value: R = await self._function(*self._before, *args, **kwargs)
-            cost = time.monotonic() - began
+            try:
+                value: R = await self._function(*self._before, *args, **kwargs)
+            finally:
+                cost = self._took(began)
             await self._strictly(turn, self._storing(turn, self._encoded(value), cost))
             return value
         except BaseException as raised:
@@ -362,7 +377,7 @@ class AsyncCachedFunction(CachedResults[P, R]):
         if isinstance(request, Awaited):
             return await request.flight.wait_async(request.seconds)
         is_one = isinstance(request, tuple)
-        breaker = self._breaker_of(request[1] if is_one else request[0][1])
+        breaker = self._breaker or self._breaker_of(request[1] if is_one else request[0][1])
         seen = breaker.outage
         try:
             if is_one:
@@ -406,8 +421,7 @@ class BlockingCaching:
         wait: Duration = 2.0,
         lease: Duration = 30.0,
         hold: Duration = 60.0,
-        encode: Callable[[Any], str | bytes] = compact,
-        decode: Callable[[bytes], Any] = json.loads,
+        serializer: SerializerName | Serializer = "json",
         recruiter: Enlister | None = None,
     ) -> Callable[[Callable[P, R]], CachedFunction[P, R]]:
         """Keep a function's results in fields of hashes: `@hashes.cached(ttl=60, key="item:{id}")`.
@@ -428,16 +442,17 @@ class BlockingCaching:
         for how long a caller may compute alone, and how long one that was killed holds up others;
         hold, for how long a lease is extended, and a caller without a result waits, at most;
         errors, for how long each class of exceptions is kept, and raised to all (`{LookupError:
-        5}`), where no old result stands in; encode, which makes str or bytes of a result (by
-        default JSON), and decode, its inverse for bytes; recruiter, by default
+        5}`), where no old result stands in; serializer, "json", "msgpack", "pickle" (then a program
+        that can write to this Redis can run code in your processes), or a `Serializer`: what
+        another one or another version wrote is computed anew; recruiter, by default
         `workstealing.default_recruiter`.
         Durations are seconds or a timedelta. Any other exception of the function is raised and not
         kept; None is kept like any other result.
 
         Returns: a decorator. The decorated function also has `refresh(*args)`, which computes now,
         `invalidate(*args)`, which forgets, and `place(*args)`, the names of hash and field.
-        Raises: ConfigurationError. A hit costs one round trip of one Redis command (of two with
-        `stale` or `early`), a miss four round trips.
+        Raises: ConfigurationError; MissingExtraError. A hit costs one round trip of one Redis
+        command (of two with `stale` or `early`), a miss four round trips.
         """
         policy = checked_policy(
             key=key,
@@ -450,8 +465,7 @@ class BlockingCaching:
             wait=wait,
             lease=lease,
             hold=hold,
-            encode=encode,
-            decode=decode,
+            serializer=serializer,
         )
 
         def decorate(function: Callable[P, R]) -> CachedFunction[P, R]:
@@ -476,8 +490,7 @@ class AsyncCaching:
         wait: Duration = 2.0,
         lease: Duration = 30.0,
         hold: Duration = 60.0,
-        encode: Callable[[Any], str | bytes] = compact,
-        decode: Callable[[bytes], Any] = json.loads,
+        serializer: SerializerName | Serializer = "json",
         recruiter: Enlister | None = None,
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], AsyncCachedFunction[P, R]]:
         """Keep a coroutine function's results in fields of hashes; see `VolatileHashes.cached`.
@@ -496,8 +509,7 @@ class AsyncCaching:
             wait=wait,
             lease=lease,
             hold=hold,
-            encode=encode,
-            decode=decode,
+            serializer=serializer,
         )
 
         def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncCachedFunction[P, R]:

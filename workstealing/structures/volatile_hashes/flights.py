@@ -73,29 +73,32 @@ class CachedFlight:
         return self.step()
 
     def land(self, landing: Landing | None = None) -> None:
-        """End the flight, with a result for those who wait, or with none. The first end counts."""
+        """End the flight, with a result for those who wait, or with none.
+
+        The first end counts; a further one completes it if it was interrupted.
+        """
         with _lock:
-            if self.is_over:
-                return
-            self.is_over, self.landing, self.token = True, landing, None
+            if not self.is_over:
+                self.landing, self.token = landing, None
+                self.is_over = True
             if _flights.get(self.place) is self:
                 del _flights[self.place]
-            wakers, self._wakers = self._wakers, []
+            wakers = [*self._wakers]
         for wake in wakers:
             # An event loop that waited may be closed by now.
             with contextlib.suppress(RuntimeError):
                 wake()
+        with _lock:
+            self._wakers.clear()
 
-    def _enter(self, wake: Callable[[], object], caller: object) -> bool:
+    def _enter(self, wake: Callable[[], object]) -> bool:
         with _lock:
             if not self.is_over:
                 self._wakers.append(wake)
-                _waiting[caller] = self
             return not self.is_over
 
-    def _leave(self, wake: Callable[[], object], caller: object) -> None:
+    def _leave(self, wake: Callable[[], object]) -> None:
         with _lock:
-            _waiting.pop(caller, None)
             if wake in self._wakers:
                 self._wakers.remove(wake)
 
@@ -104,10 +107,13 @@ class CachedFlight:
         over, caller = threading.Event(), running()
         wake = over.set
         try:
-            if self._enter(wake, caller):
+            if self._enter(wake):
                 over.wait(seconds)
+        except BaseException:
+            waits_no_more(caller)
+            raise
         finally:
-            self._leave(wake, caller)
+            self._leave(wake)
 
     async def wait_async(self, seconds: float) -> None:
         """Wait as `wait` does, in a task of any event loop."""
@@ -118,12 +124,15 @@ class CachedFlight:
             loop.call_soon_threadsafe(over.set)
 
         try:
-            if self._enter(wake, caller):
+            if self._enter(wake):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
                         await over.wait()
+        except BaseException:
+            waits_no_more(caller)
+            raise
         finally:
-            self._leave(wake, caller)
+            self._leave(wake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +194,8 @@ def join(
     and the caller leads the next one; lead: is told of the caller's own flight before others are,
     so that it is landed whatever interrupts this call; blocks: whether the caller would hold up its
     whole thread by waiting. Returns no flight if the caller would wait for itself: the function
-    calls itself, or two functions each other.
+    calls itself, or two functions each other. A caller that follows a flight waits from now on, so
+    that two do not both find that the other one does not; `waits_no_more` ends it.
     """
     caller = running()
     with _lock:
@@ -197,7 +207,14 @@ def join(
             return flight, None
         if _waits_for(caller, flight, blocks):
             return None, None
+        _waiting[caller] = flight
         return flight, flight.steps
+
+
+def waits_no_more(caller: object) -> None:
+    """Let a caller that has followed a flight wait for nobody any more."""
+    with _lock:
+        _waiting.pop(caller, None)
 
 
 def _waits_for(caller: object, flight: CachedFlight, blocks: bool) -> bool:
@@ -205,7 +222,10 @@ def _waits_for(caller: object, flight: CachedFlight, blocks: bool) -> bool:
     if blocks and flight.thread == threading.get_ident():
         return True
     seen: CachedFlight | None = flight
-    while seen is not None:
+    # Not for ever: one who was interrupted may still stand there.
+    for _ in range(len(_waiting) + 1):
+        if seen is None or seen.is_over:
+            return False
         if seen.leader == caller:
             return True
         seen = _waiting.get(seen.leader)
