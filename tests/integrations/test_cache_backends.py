@@ -46,6 +46,7 @@ from workstealing.recruiting.deferral import Deferral, current
 from workstealing.store.fleet import Fleet
 from workstealing.structures import VolatileHashes
 from workstealing.structures.volatile_hashes import hashes as hashes_module
+from workstealing.structures.volatile_hashes.commands import LEASE, STORE
 from workstealing.structures.volatile_hashes.serializers import JSON
 from workstealing.testing import never
 
@@ -396,6 +397,20 @@ def test_no_count_of_many_threads_is_lost(entries: CacheEntries) -> None:
     assert entries.get_many(["n"]) == {"n": 400}
 
 
+def test_a_moved_entry_is_not_stored_over(entries: CacheEntries) -> None:
+    """By one who computes at the new key since before the move."""
+    place, field = entries.place("new"), b"new"
+    asked = ("FIELDS", 1, field, "nonce", 60_000, 60_000, -1, "")
+    taken, *_ = entries.hashes.execute_command(LEASE, place, *asked)
+    assert taken
+    entries.set_many({"old": "moved"}, 60)
+    assert entries.move("old", "new")
+    stored = ("FIELDS", 1, field, "nonce", 60_000, "", b"5", taken)
+    assert not entries.hashes.execute_command(STORE, place, *stored)
+    assert entries.get_many(["old", "new"]) == {"new": "moved"}
+    assert not entries.move("old", "new")
+
+
 def test_djangos_versions(django_cache: Cache, entries: CacheEntries) -> None:
     cache = django_cache
     cache.set("a", 1, 60)
@@ -546,16 +561,17 @@ def test_the_frameworks_calls_raise_when_nobody_knows(
 
 @pytest.mark.parametrize("backend", ["emulated", "native"])
 @pytest.mark.parametrize(
-    ("ask", "found"),
+    ("ask", "at", "found"),
     [
-        (lambda entries: entries.increment("n", 1), {"n": 42}),
-        (lambda entries: entries.add("new", 7, 60), {"n": 41, "new": 7}),
-        (lambda entries: entries.move("n", "moved"), {"moved": 41}),
-        (lambda entries: entries.delete_many(["n"]), {}),
+        (lambda entries: entries.increment("n", 1), 1, {"n": 42}),
+        (lambda entries: entries.add("new", 7, 60), 1, {"n": 41, "new": 7}),
+        # The first one ends leases, and may be sent again.
+        (lambda entries: entries.move("n", "moved"), 2, {"moved": 41}),
+        (lambda entries: entries.delete_many(["n"]), 1, {}),
     ],
 )
 def test_what_was_cut_off_is_done_once_and_answers_nothing(
-    request: pytest.FixtureRequest, backend: str, ask: Any, found: dict[str, int]
+    request: pytest.FixtureRequest, backend: str, ask: Any, at: int, found: dict[str, int]
 ) -> None:
     server = request.getfixturevalue("redis8" if backend == "native" else "redis7")
     with FaultyServer(server.port) as door:
@@ -566,7 +582,7 @@ def test_what_was_cut_off_is_done_once_and_answers_nothing(
         ask(CacheEntries(VolatileHashes(client, "cache", backend=backend), 7, Counting()))
         entries.clear()
         entries.set_many({"n": 41}, 60)
-        door.fail(len(door.names()) + 1, "cut")
+        door.fail(len(door.names()) + at, "cut")
         with pytest.raises(redis.ConnectionError, match="not sent again"):
             ask(entries)
         assert entries.get_many(["n", "new", "moved"]) == found

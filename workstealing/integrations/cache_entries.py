@@ -37,6 +37,7 @@ from workstealing.structures.volatile_hashes.commands import (
     FORGET,
     MOVE_FIELD,
     STORE,
+    UNLEASE,
 )
 from workstealing.structures.volatile_hashes.serializers import (
     PICKLE,
@@ -420,14 +421,16 @@ class CacheEntries:
     def move(self, key: str, other: str) -> bool:
         """Give an entry another key, with the time that it has left; return whether there is one.
 
-        One step of one round trip; it does not enlist. Between two nodes of a cluster or a fleet it
-        takes three round trips, and an error in between leaves the entry at both keys.
+        One step, in two round trips; it does not enlist. Between two nodes of a cluster or a fleet
+        it takes three, and an error in between leaves the entry at both keys.
         """
         if key == other:
             return self.has(key)
         place, to = self.place(key), self.place(other)
         named, to_named = _field(key), _field(other)
         if place == to or not self._is_divided:
+            # Who computes there stores nothing over it. A pipeline would be sent again, a move not.
+            self.hashes.execute_command(UNLEASE, to, "FIELDS", 1, to_named, "", 0)
             moving = (MOVE_FIELD, place, to, "FIELDS", 2, named, to_named)
             return bool(self.hashes.execute_command(*moving))
         with self.hashes.pipeline() as pipeline:
@@ -437,7 +440,7 @@ class CacheEntries:
         if data is None or left == -2:
             return False
         px = None if left == -1 else max(1, left)
-        self.hashes.hsetex(to, to_named, data, px=px)
+        self.hashes.execute_command(*self._storing(other, data, px))
         self.hashes.hdel(place, named)
         return True
 
