@@ -27,6 +27,7 @@ from support.parity import (
     call,
     long_ms,
     merged,
+    outcome,
     run_machine,
     short_ms,
 )
@@ -333,6 +334,62 @@ class NativeParity(Parity):
         """There is no index."""
 
 
+class PipelinedParity(Parity):
+    """Makes each call by a pipeline."""
+
+    def outcome_on(self, side: Any, name: str, args: Any, options: Any) -> Any:
+        if name == "hscan_iter":
+            return super().outcome_on(side, name, args, options)
+        return outcome(Piped(side), name, args, options)
+
+
+class Piped:
+    """A client whose methods queue one command, and execute it."""
+
+    def __init__(self, side: Any) -> None:
+        self._side = side
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def ask(*args: Any, **options: Any) -> Any:
+            with self._side.pipeline(transaction=False) as pipeline:
+                getattr(pipeline, name)(*args, **options)
+                (reply,) = pipeline.execute(raise_on_error=False)
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+
+        return ask
+
+
+class DecodedParity(Parity):
+    """Makes the calls by clients that decode; it looks by others.
+
+    Attributes of a subclass: decoding: the two sides that decode, native first.
+    """
+
+    decoding: ClassVar[tuple[Any, Any]]
+
+    @initialize()
+    def wipe(self) -> None:
+        super().wipe()
+        self.decoding[1].forget()
+
+    def outcome_on(self, side: Any, name: str, args: Any, options: Any) -> Any:
+        native, ours = self.decoding
+        found = outcome(native if side is self.native else ours, name, args, options)
+        if name == "hrandfield":
+            # The look at the live fields is by bytes.
+            return encoded(found)
+        return found
+
+
+def encoded(reply: Any) -> Any:
+    """Return a decoded reply of fields and values as bytes; an error as it is."""
+    if isinstance(reply, str):
+        return reply.encode("utf-8", "surrogateescape")
+    return [encoded(each) for each in reply] if isinstance(reply, list) else reply
+
+
 def _are_errors(*outcomes: Any) -> bool:
     return all(isinstance(o, tuple) and len(o) == 2 and isinstance(o[0], type) for o in outcomes)
 
@@ -437,3 +494,33 @@ def test_redis8_emulates_what_it_does_itself_with_garbage_left_lying(
 
 def test_the_model_that_stands_in_for_redis8_is_right(redis7: RedisServer) -> None:
     _run(ModelHashes(), VolatileHashes(redis7.client(), "parity", backend="emulated"))
+
+
+@pytest.mark.slow
+def test_pipelines_answer_alike(
+    start_redis: Callable[..., RedisServer], redis7: RedisServer
+) -> None:
+    native = start_redis(8, **QUICK).client()
+    ours = VolatileHashes(redis7.client(), "parity", backend="emulated")
+    run_machine(PipelinedParity, 4, native=native, ours=ours)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_clients_that_decode_are_answered_alike(
+    start_redis: Callable[..., RedisServer], redis7: RedisServer, protocol: int
+) -> None:
+    server = start_redis(8, **QUICK)
+    settings: dict[str, Any] = {
+        "protocol": protocol,
+        "decode_responses": True,
+        "encoding_errors": "surrogateescape",
+    }
+    decoding = VolatileHashes(redis7.client(**settings), "parity", backend="emulated")
+    run_machine(
+        DecodedParity,
+        4,
+        native=server.client(),
+        ours=VolatileHashes(redis7.client(), "parity", backend="emulated"),
+        decoding=(server.client(**settings), decoding),
+    )
