@@ -483,6 +483,7 @@ BACKLOGS: dict[str, Made] = {
     "LogTrimmer": lambda client: jobs.LogTrimmer(log(client), max_entries=1),
     "MigrateToEmulated": lambda client: jobs.MigrateToEmulated(hashes(client), "h:*"),
     "MigrateToNative": lambda client: jobs.MigrateToNative(hashes(client)),
+    "NativeFieldAudit": lambda client: jobs.NativeFieldAudit(hashes(client), "h:*"),
     "QueueExpiry": lambda client: jobs.QueueExpiry(shuffle(client)),
     "RqLeftovers": jobs.RqLeftovers,
     "ShuffleQueueReaper": lambda client: jobs.ShuffleQueueReaper(shuffle(client)),
