@@ -53,7 +53,13 @@ The reply is the sum, or None: there is no such field.
 MOVE_FIELD = "HMOVEFIELD"
 """A command of this package's own: hash, other hash, FIELDS, 2, field, its new name.
 
-It moves a field with its deadline. The reply is 1, or 0: there is no such field.
+It moves a field with its deadline, and ends the lease of the computer of the new one. The reply is
+1, or 0: there is no such field.
+"""
+LOOK = "HLOOK"
+"""A command of this package's own: hash, FIELDS, 1, field. It reads a field and its time left.
+
+The reply is a list: the value, or None; its milliseconds left, -1: for ever.
 """
 LEASE, UNLEASE, STORE, FORGET = "HLEASE", "HUNLEASE", "HSTORE", "HFORGET"
 """Commands of this package's own, on the leases of those who compute fields: hash, FIELDS, ...
@@ -64,7 +70,7 @@ replies. FORGET is HDEL and also ends the leases.
 # The server's own command that each needs where the server keeps the deadlines.
 _LEASING = {LEASE: "HPTTL", UNLEASE: "", STORE: "HSETEX", FORGET: "HDEL"}
 _LEASING |= dict.fromkeys(("DEL", "UNLINK"), "NATIVE")
-OWN_COMMANDS = frozenset({COUNT_EXISTING, MOVE_FIELD, *_LEASING})
+OWN_COMMANDS = frozenset({COUNT_EXISTING, LOOK, MOVE_FIELD, *_LEASING})
 """The commands that need a script on every backend."""
 VOLATILE_HASHES = NamespaceKind(
     name="volatile_hashes",
@@ -189,6 +195,7 @@ def _telling(unit_ms: int, relative: int) -> _HashCommand:
 _COMMANDS: dict[str, _HashCommand] = {
     **{name.upper(): _reading(name) for name in ("hget", "hmget", "hlen", "hkeys", "hvals")},
     **{name.upper(): _reading(name) for name in ("hstrlen", "hrandfield", "exists")},
+    LOOK: _HashCommand("volatile_hashes/hlook", writes=False, checked=True),
     "HTTL": _telling(1000, 1),
     "HPTTL": _telling(1, 1),
     "HEXPIRETIME": _telling(1000, 0),
@@ -411,7 +418,10 @@ class HashTranslator:
         layout.require_writable()
         keys = self._names.for_writing(name, layout)
         if command.keys == 2:
-            keys += self._names.for_writing(to_bytes(args[2]), layout)
+            other = to_bytes(args[2])
+            keys += self._names.for_writing(other, layout)
+            if word == MOVE_FIELD:
+                keys += (self._names.computing(other),)
         values = (layout.mark, *command.told, *args[1 + command.keys :])
         return Operation(script, keys, values, command.read, once=is_once(args))
 
@@ -452,7 +462,7 @@ class HashTranslator:
             if layout.is_migrating:
                 before = self.moves(layout, args)
             if args[0] in layout.missing:
-                last = self.substitute(args)
+                last = self.substitute(args, options)
             else:
                 last = plain(*args, options=options, once=is_once(args))
         return [*before, last]
@@ -481,7 +491,7 @@ class HashTranslator:
             raise ResponseError(f"volatile hashes do not have the command {args[0]}")
         if args[0] in layout.missing and args[0] != "HSCAN":
             # An older redis-py misreads HSCAN's own reply, but not a script's.
-            return self._substitute(args, layout)
+            return self._substitute(args, options, layout)
         if len(args) > _GUARDED_ARGUMENTS:
             # More than a script can pass on: it is as in a native namespace.
             return plain(*args, options=options, once=is_once(args))
@@ -550,16 +560,18 @@ class HashTranslator:
         script = self.script("volatile_hashes/migrate")
         return Operation(script, self._names.for_writing(key, layout), args, int)
 
-    def substitute(self, args: Arguments) -> Operation:
+    def substitute(self, args: Arguments, options: Mapping[str, Any]) -> Operation:
         """Return the operation for a command that a native server lacks, or an older redis-py."""
         if args[0] == "HSCAN":
             # Its options come in twos, but for NOVALUES. redis-py splits a name at spaces when it
             # sends it, but finds no reader by this one, and an older one's reader loses the fields.
             read = _scanned if len(args) % 2 else _scanned_fields
             return Operation(None, (args[1],), ("HSCAN ", *args[1:]), read)
-        return self._substitute(args)
+        return self._substitute(args, options)
 
-    def _substitute(self, args: Arguments, guarding: Layout | None = None) -> Operation:
+    def _substitute(
+        self, args: Arguments, options: Mapping[str, Any], guarding: Layout | None = None
+    ) -> Operation:
         """Return the script for a command that a server lacks; guarding: it looks at the mark."""
         script = self.script(f"volatile_hashes/native_{args[0].lower()}")
         names, mark = tuple(map(to_bytes, hashes_in(args))), ""
@@ -567,9 +579,11 @@ class HashTranslator:
         if guarding is not None:
             shards = (guarding.shard_of(key_slot(name)) for name in names)
             keys, mark = (*names, *map(self._names.mark, shards)), guarding.mark
+        if args[0] == MOVE_FIELD:
+            keys = (*keys, self._names.computing(names[1]))
         reads = _COMMANDS[args[0]].read if args[0] in OWN_COMMANDS else _same
         values = (mark, *args[1 + len(names) :])
-        return Operation(script, keys, values, reads, once=is_once(args))
+        return Operation(script, keys, values, reads, _parsing(options), once=is_once(args))
 
     def names_in(self, args: Arguments) -> tuple[bytes, ...]:
         """Return the hashes that a command names."""
