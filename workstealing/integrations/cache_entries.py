@@ -474,7 +474,7 @@ class CacheEntries:
         asked = [(name, [_field(key) for key in keys]) for name, keys in by_hash.items()]
         if len(asked) == 1:
             # Half as much for the caller's Python as a pipeline of one command.
-            replies = [self.hashes.hmget(*asked[0])]
+            replies: list[Any] = [self.hashes.hmget(*asked[0])]
         else:
             with self.hashes.pipeline(transaction=False) as pipeline:
                 for name, fields in asked:
