@@ -34,10 +34,10 @@ LEDGER = Access(
     ),
     scripts=(
         *(f"volatile_hashes/{each}" for each in ("hincrby", "hsetex", "hexpire", "hgetall")),
-        *("volatile_hashes/collect", "layout"),
+        *("volatile_hashes/collect", "layout", "ledger"),
     ),
     # The settings are a plain hash.
-    commands=EXPIRING | {"HMGET", "HGETALL", "HSET", "HDEL"},
+    commands=EXPIRING | {"HMGET", "HGETALL", "HSET", "HDEL", "XREVRANGE", "EXPIRE"},
     native=frozenset({"HSETEX", "HEXPIRE"}),
 )
 """The rights that a ledger needs on its server, with the fleet's settings beside it."""
@@ -197,6 +197,11 @@ def processes_key(name: str) -> bytes:
 def settings_key(name: str) -> bytes:
     """Return the key of the fleet's settings: a hash without expiry, which people write."""
     return f"{{workstealing:ledger:{name}}}:fleet".encode()
+
+
+def events_key(name: str) -> bytes:
+    """Return the key of the fleet's events: a stream, which ends by itself."""
+    return f"{{workstealing:ledger:{name}}}:events".encode()
 
 
 def logins_key(name: str) -> bytes:

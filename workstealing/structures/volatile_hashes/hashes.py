@@ -103,6 +103,7 @@ class _Hashes(NamespaceStructure[ClientT]):
             for each in (
                 *("mark_shard", "guarded", "migrate", "native_hgetdel", "native_hincrbyfxx"),
                 *(
+                    "native_hlook",
                     "native_hmovefield",
                     "take_back",
                     "lease",
