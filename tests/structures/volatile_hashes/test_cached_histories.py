@@ -30,8 +30,8 @@ from workstealing.store.operations import Operation, Sleep
 from workstealing.structures import VolatileHashes
 from workstealing.structures.volatile_hashes import flights
 from workstealing.structures.volatile_hashes.cached_results import ComputingTurn
-from workstealing.structures.volatile_hashes.commands import FORGET, LEASE, STORE
 from workstealing.structures.volatile_hashes.flights import Awaited
+from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, STORE
 
 # A run of `make prove` makes more of them than a test.
 HISTORIES = 20_000 if "PROVE_SEED" in os.environ else 1_000

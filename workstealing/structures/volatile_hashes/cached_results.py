@@ -41,8 +41,8 @@ from workstealing.structures.volatile_hashes.calls import (
     may_ask,
     only_breaker,
 )
-from workstealing.structures.volatile_hashes.commands import FORGET, LEASE, STORE, UNLEASE
 from workstealing.structures.volatile_hashes.flights import Awaited, CachedFlight, Landing
+from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, STORE, UNLEASE
 
 P = ParamSpec("P")
 R = TypeVar("R")
