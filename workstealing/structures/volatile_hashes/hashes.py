@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import (
+    ClusterCrossSlotError,
     NoPermissionError,
     RedisClusterException,
     RedisError,
@@ -20,7 +21,7 @@ from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store import uncached
 from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
-from workstealing.store.keys import SLOTS
+from workstealing.store.keys import SLOTS, key_slot, to_bytes
 from workstealing.store.operations import (
     Asynchronous,
     Blocking,
@@ -340,6 +341,12 @@ class _EitherHashPipeline(Pipeline, QueuedHashSurface):
         """Run a command by the layout that is known when it is sent."""
         layout, translator = self._hashes.layout, self._hashes.translator
         assert layout is not None, "the layout is read before"
+        named = hashes_in(args)
+        if len(named) > 1 and is_cluster(self._client):
+            first, second = (key_slot(to_bytes(each)) for each in named)
+            if first != second:
+                # As the server says it: redis-py itself would refuse the whole pipeline.
+                raise ClusterCrossSlotError("Keys in request don't hash to the same slot")
         operations = translator.operations(layout, args, options)
         if len(operations) == 1:
             return (yield operations[0])
