@@ -80,6 +80,20 @@ class ErrorFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredFigure:
+    """A figure of a job's own, by the last hour's slices: each speaks of what it has looked at.
+
+    Fields: name; value: about the highest of a slice in the last minute that has one; at: the
+    beginning of that minute, in seconds since the epoch; highest: of the hour.
+    """
+
+    name: str
+    value: float
+    at: int
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobFigures:
     """The figures of one job, as a page shows them.
 
@@ -94,9 +108,9 @@ class JobFigures:
     keeps up; breaker_open: in this process; unreached_seconds: for how long a process
     has not reached the job's server, None if all reach it; servers: how many the job has;
     running_seconds: how long a slice has been running, None if none was seen; errors: of the last
-    hour, the newest first; lag: the age of the oldest garbage in each minute, in seconds; items,
-    recruits, slices: in each minute, a slice being a recruit that was not skipped; problems: the
-    reasons why the row is red.
+    hour, the newest first; measured: the figures of the job's own; lag: the age of the oldest
+    garbage in each minute, in seconds; items, recruits, slices: in each minute, a slice being a
+    recruit that was not skipped; problems: the reasons why the row is red.
     Any unknown figure is None.
     """
 
@@ -124,6 +138,7 @@ class JobFigures:
     servers: int | None
     running_seconds: float | None
     errors: list[ErrorFigures]
+    measured: list[MeasuredFigure]
     lag: list[float | None]
     items: list[int]
     recruits: list[int]
@@ -240,6 +255,7 @@ def job_figures(
         servers=local.get("servers"),
         running_seconds=lasting["running_seconds"],
         errors=errors_of(found),
+        measured=measured_of(slots, found),
         lag=lag,
         items=[0 if each is None else each.items for each in found],
         recruits=[0 if each is None else each.recruited for each in found],
@@ -334,6 +350,20 @@ def errors_of(found: Sequence[Any]) -> list[ErrorFigures]:
         for name, each in errors.items()
     ]
     return sorted(listed, key=lambda each: (-(each.at or 0.0), each.name))
+
+
+def measured_of(slots: Sequence[Any], found: Sequence[Any]) -> list[MeasuredFigure]:
+    """Return the figures of a job's own, by name.
+
+    Arguments: slots: minutes, some None; found: the job's figures in each, some None.
+    """
+    figures: dict[str, MeasuredFigure] = {}
+    for slot, minute in zip(slots, found, strict=True):
+        for name, value in (minute.measured if minute is not None else {}).items():
+            before = figures.get(name)
+            highest = value if before is None else max(value, before.highest)
+            figures[name] = MeasuredFigure(name, value, slot.minute, highest)
+    return [figures[name] for name in sorted(figures)]
 
 
 def enough_rate(
@@ -484,6 +514,10 @@ class OwnMinutes:
         job.dry_run = bool(figures.get("dry_run"))
         job.running_seconds = figures.get("running_seconds")
         job.unreached_seconds = figures.get("breaker_seconds")
+        for what, each in figures.get("measured", {}).items():
+            # One of an earlier minute stands there.
+            if each["seconds_ago"] <= self._now() % MINUTE:
+                job.measured[what] = max(each["value"], job.measured.get(what, each["value"]))
         earlier_errors = {} if earlier is None else earlier.get("errors", {})
         for name, raised in figures.get("errors", {}).items() if earlier is not None else ():
             before = earlier_errors.get(name, {"count": 0})

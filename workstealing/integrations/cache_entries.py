@@ -32,7 +32,7 @@ from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.cached_policy import Policy
 from workstealing.structures.volatile_hashes.caching import CachedFunction
 from workstealing.structures.volatile_hashes.calls import HostCall, breaker_of, may_ask
-from workstealing.structures.volatile_hashes.commands import (
+from workstealing.structures.volatile_hashes.own_commands import (
     COUNT_EXISTING,
     FORGET,
     MOVE_FIELD,

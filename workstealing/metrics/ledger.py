@@ -32,6 +32,7 @@ from workstealing.metrics.minutes import (
     ITEMS,
     LAG,
     LANES,
+    MEASURED,
     MICROSECONDS,
     MINUTE,
     MINUTES_OF_A_DAY,
@@ -63,6 +64,7 @@ from workstealing.metrics.minutes import (
     total_of_caches,
 )
 from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
+from workstealing.recruiting.lottery import MOST_MEASURED
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import Budget
@@ -151,6 +153,8 @@ class Ledger(Gathering["_Unsent"]):
     def _start_from_zero(self) -> None:
         self._lane = random.randrange(LANES)
         self._process = ""
+        # By job: the names of its own figures.
+        self._measured: dict[str, set[str]] = {}
         # By job: the reason of this process to refuse the fleet's rate.
         self._refused: dict[str, str] = {}
         # The server's clock less the local monotonic one; None: not asked yet.
@@ -211,6 +215,20 @@ class Ledger(Gathering["_Unsent"]):
                 if value is not None:
                     highest = self._batch.highest.get((figure, job), 0.0)
                     self._batch.highest[figure, job] = max(highest, float(value))
+            self._counted()
+
+    def on_measured(self, job: str, what: str, value: float) -> None:
+        """Note the highest value of a figure of the job's own; the first few names of a job's."""
+        with self._lock:
+            job = self._names(job)
+            known = self._measured.setdefault(job, set())
+            if what not in known and len(known) >= MOST_MEASURED:
+                return
+            known.add(what)
+            # A colon would end the figure's part of the field's name.
+            figure = f"{MEASURED}.{sendable(what).replace(':', '.')}"
+            highest = self._batch.highest.get((figure, job), value)
+            self._batch.highest[figure, job] = max(highest, value)
             self._counted()
 
     # ---- questions of others ---------------------------------------------------------------------
@@ -395,7 +413,7 @@ class Ledger(Gathering["_Unsent"]):
                 if figures.get(key) is not None:
                     highest_of[figure, job] = figures[key]
         for (figure, job), value in highest_of.items():
-            highest = max(value, self._highest.get((figure, job), 0.0))
+            highest = max(value, self._highest.get((figure, job), value))
             self._highest[figure, job] = highest
             fields[field_of(lane_of(figure, self._lane), job)] = f"{highest:.6g}"
         ahead = self._ahead or 0.0
@@ -436,7 +454,7 @@ class _Unsent:
         self.counts.update(other.counts)
         self.spent += other.spent
         for gauge, value in other.highest.items():
-            self.highest[gauge] = max(value, self.highest.get(gauge, 0.0))
+            self.highest[gauge] = max(value, self.highest.get(gauge, value))
         # This batch's own faults are newer.
         self.faults = {**other.faults, **self.faults}
 

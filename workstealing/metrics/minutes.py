@@ -58,6 +58,7 @@ UNREACHED = "unreached"
 ERROR = "error"
 FAULT = "fault"
 REFUSED = "refused"
+MEASURED = "measured"
 DRY_RUN = "dry"
 _CACHE = "cache."
 
@@ -101,7 +102,8 @@ class JobMinute:
     in which a process has not reached the job's server; refused: a process's reason to refuse the
     fleet's rate; refused_rate: that rate. A field without a report is None. dry_run: whether a
     process had it installed as a dry run, whose items are only counted; errors: of slices, by
-    class.
+    class; measured: about the highest value that a slice has had of each figure of the job's own,
+    by name.
     """
 
     recruited: int = 0
@@ -123,6 +125,7 @@ class JobMinute:
     refused_rate: float | None = None
     dry_run: bool = False
     errors: dict[str, JobError] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -290,6 +293,9 @@ def _add(job: JobMinute, figure: str, value: float) -> None:
         job.dry_run = True
     elif figure == ERROR:
         job.errors.setdefault(kind, JobError()).count = int(value)
+    elif figure == MEASURED:
+        what, _, _ = kind.rpartition(".")
+        job.measured[what] = max(value, job.measured.get(what, value))
 
 
 def _add_cache(cache: CacheMinute, figure: str, value: float) -> None:
@@ -361,6 +367,8 @@ def total(minutes: Iterable[Minute]) -> dict[str, JobMinute]:
             if job.refused is not None:
                 into.refused, into.refused_rate = job.refused, job.refused_rate
             add_errors(into.errors, job.errors)
+            for what, value in job.measured.items():
+                into.measured[what] = max(value, into.measured.get(what, value))
     return sums
 
 

@@ -324,7 +324,7 @@ def _made(registry: CollectorRegistry) -> _Metrics:
         ),
         measured=gauge(
             "measured",
-            "A figure of the job's own, by name.",
+            "A figure of the job's own, of what its last slice has looked at.",
             "livemostrecent",
             ("job_name", "what"),
         ),

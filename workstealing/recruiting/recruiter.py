@@ -32,6 +32,16 @@ DRY_RUN_SECONDS = 10.0
 """The default length of a dry run."""
 
 
+class LastMeasured(TypedDict):
+    """A figure of a job's own, of the last slice that measured it.
+
+    Fields: value; seconds_ago, when that slice ended.
+    """
+
+    value: float
+    seconds_ago: float
+
+
 class JobStats(TypedDict):
     """The figures of one job.
 
@@ -42,7 +52,7 @@ class JobStats(TypedDict):
     unknown; why, the reason for False or None; errors of its slices, by class; running_seconds of
     the present slice, None: no slice runs; breaker_seconds, for how long its server has not been
     reached, None: it was at the last slice; servers, how many it has, as on a fleet; dry_run,
-    whether its slices only count.
+    whether its slices only count; measured, the last figures of the job's own, by name.
     """
 
     rate: float
@@ -68,6 +78,7 @@ class JobStats(TypedDict):
     breaker_seconds: float | None
     servers: int
     dry_run: bool
+    measured: dict[str, LastMeasured]
 
 
 class Stats(TypedDict):
@@ -417,6 +428,10 @@ class Recruiter(Enlisting):
             "errors": self._performer.errors(installed),
             "running_seconds": _running_seconds(installed.name),
             "breaker_seconds": installed.breaker.open_seconds(now),
+            "measured": {
+                what: {"value": value, "seconds_ago": max(0.0, now - at)}
+                for what, (value, at) in installed.measured.items()
+            },
             "servers": installed.breaker.servers,
             "dry_run": is_dry,
         }

@@ -36,8 +36,8 @@ from workstealing.structures.volatile_hashes.cached_policy import (
     signature_for,
 )
 from workstealing.structures.volatile_hashes.calls import breaker_of, may_ask, only_breaker
-from workstealing.structures.volatile_hashes.commands import FORGET, LEASE, LOOK, STORE, UNLEASE
 from workstealing.structures.volatile_hashes.flights import Awaited, CachedFlight, Landing
+from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, LOOK, STORE, UNLEASE
 
 P = ParamSpec("P")
 R = TypeVar("R")
