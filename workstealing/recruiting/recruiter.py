@@ -42,7 +42,7 @@ class JobStats(TypedDict):
     unknown; why, the reason for False or None; errors of its slices, by class; running_seconds of
     the present slice, None: no slice runs; breaker_seconds, for how long its server has not been
     reached, None: it was at the last slice; servers, how many it has, as on a fleet; dry_run,
-    whether its slices only count.
+    whether its slices only count; unit, what one of its items is, in the plural.
     """
 
     rate: float
@@ -68,6 +68,7 @@ class JobStats(TypedDict):
     breaker_seconds: float | None
     servers: int
     dry_run: bool
+    unit: str
 
 
 class Stats(TypedDict):
@@ -419,6 +420,7 @@ class Recruiter(Enlisting):
             "breaker_seconds": installed.breaker.open_seconds(now),
             "servers": installed.breaker.servers,
             "dry_run": is_dry,
+            "unit": installed.job.unit,
         }
 
     @overload
