@@ -21,6 +21,7 @@ from workstealing.jobs.due_collecting import (
     Served,
     left_of,
     looks,
+    observe_items,
 )
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.job import Backlog
@@ -76,6 +77,8 @@ class HashFieldExpiry(CollectingJob):
     additions are the due index, which saves looks at hashes without garbage, and the random choice
     among more hashes than a slice needs (as in rails/solid_cache).
     """
+
+    unit = "fields"
 
     def __init__(
         self,
@@ -185,9 +188,7 @@ class _FieldCollector(DueCollector):
             if not served:
                 raise
         finally:
-            if served and slice.backlog:
-                # The looks counted hashes; the hashes served show how many fields each has.
-                slice.observe(backlog=round(slice.backlog * max(1.0, expired / served)))
+            observe_items(slice, expired, served)
         if problem is not None and not collected:
             raise problem
         return collected

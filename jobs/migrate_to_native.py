@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
@@ -28,8 +28,9 @@ from workstealing.jobs.due_collecting import (
     DuePartJob,
     Served,
     divided,
-    due_backlog,
+    items_backlog,
     looks,
+    observe_items,
 )
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
@@ -38,7 +39,7 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
-from workstealing.store.twin import Twin
+from workstealing.store.twin import Node, Twin
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.layout import LAYOUT_SCRIPTS, ask_server
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
@@ -57,6 +58,9 @@ from workstealing.structures.volatile_hashes.server_faults import (
 
 __all__ = ["MigrateToNative"]
 
+_LOOKED_AT = 1_000
+"""The hashes whose fields a backlog counts; of more, these stand for the others."""
+
 
 class MigrateToNative(DivisibleJob):
     """Moves a namespace from emulated to native, slice by slice, under traffic.
@@ -73,6 +77,8 @@ class MigrateToNative(DivisibleJob):
     fields that a slice would hand over, at most `limit`, and change nothing; name: by default
     ``migrate_to_native.<namespace>``; random: returns a float in [0, 1).
     """
+
+    unit = "fields"
 
     def __init__(
         self,
@@ -112,7 +118,7 @@ class MigrateToNative(DivisibleJob):
         return self._migrator.migrate(slice)
 
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
-        """Count the hashes that are not handed over yet; their age is unknown.
+        """Count the fields that are not handed over yet; their age is unknown.
 
         Arguments: seconds: the most time, in seconds or a timedelta. Raises: as `perform`. Two
         round trips to each node.
@@ -170,14 +176,18 @@ class _Migrator:
             if not wait:
                 slice.observe(backlog=0)
             return 0
-        moved, found_any = 0, False
-        for look in looks(self._index, slice, overdue=False):
-            found_any = True
-            for due in look.found:
-                if moved >= slice.limit or slice.expired:
-                    return moved
-                operation = self._translator.move(layout, due.key, slice.limit - moved)
-                moved += self._run(operation, slice)
+        moved, hashes, found_any = 0, 0, False
+        try:
+            for look in looks(self._index, slice, overdue=False):
+                found_any = True
+                for due in look.found:
+                    if moved >= slice.limit or slice.expired:
+                        return moved
+                    operation = self._translator.move(layout, due.key, slice.limit - moved)
+                    moved += self._run(operation, slice)
+                    hashes += 1
+        finally:
+            observe_items(slice, moved, hashes)
         if not found_any:
             self.close(layout, slice)
         return moved
@@ -231,9 +241,17 @@ class _Migrator:
         return min(counted, slice.limit)
 
     def backlog(self, seconds: float) -> Backlog:
-        """Count the hashes that are not handed over yet; see `due_backlog`."""
+        """Count the fields that are not handed over yet; see `items_backlog`."""
         self._index.forget_layout()
-        return due_backlog(self._index, seconds, "hashes to hand over", overdue=False)
+        budget = Budget(seconds, timeout=seconds)
+
+        def count(node: Node, found: Sequence[bytes]) -> int:
+            asked = [("ZCARD", self._names.deadlines(each)) for each in found]
+            # A hash without a field is still to be taken out of the index.
+            return sum(max(1, each) for each in checked(self._twin.call(node, asked, budget)))
+
+        what = "fields to hand over"
+        return items_backlog(self._index, seconds, what, count, _LOOKED_AT, overdue=False)
 
     def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
         """Divide the namespace for a sweep; see `divided`."""

@@ -542,6 +542,7 @@ class TestStats:
                     "breaker_seconds": None,
                     "servers": 1,
                     "dry_run": False,
+                    "unit": "items",
                 }
             },
             "unreached": {},

@@ -52,7 +52,8 @@ class JobStats(TypedDict):
     unknown; why, the reason for False or None; errors of its slices, by class; running_seconds of
     the present slice, None: no slice runs; breaker_seconds, for how long its server has not been
     reached, None: it was at the last slice; servers, how many it has, as on a fleet; dry_run,
-    whether its slices only count; measured, the last figures of the job's own, by name.
+    whether its slices only count; measured, the last figures of the job's own, by name; unit, what
+    one of its items is, in the plural.
     """
 
     rate: float
@@ -79,6 +80,7 @@ class JobStats(TypedDict):
     servers: int
     dry_run: bool
     measured: dict[str, LastMeasured]
+    unit: str
 
 
 class Stats(TypedDict):
@@ -434,6 +436,7 @@ class Recruiter(Enlisting):
             },
             "servers": installed.breaker.servers,
             "dry_run": is_dry,
+            "unit": installed.job.unit,
         }
 
     @overload
