@@ -157,6 +157,7 @@ def test_caches_of_the_last_hour(command: Any, redis7: RedisServer) -> None:
             "misses": 1,
             "waits": 0,
             "computations": 1,
+            "failures": 0,
             "uncached": 0,
             "seconds": 0.25,
         }

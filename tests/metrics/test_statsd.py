@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from workstealing.errors import ConfigurationError
+from workstealing.metrics import gathering
 from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.recruiting.cache_figures import CACHES
@@ -26,7 +28,10 @@ PATIENCE = 120.0
 
 
 class Receiver:
-    """A StatsD server: a UDP socket that adds up the counts of its packets."""
+    """A StatsD server: a UDP socket that adds up the counts of its packets.
+
+    A count of 0 says that a counter exists; `counts` leaves it out, and `zeros` has it.
+    """
 
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -34,16 +39,22 @@ class Receiver:
         self.socket.settimeout(PATIENCE)
         self.port: int = self.socket.getsockname()[1]
         self.counts: Counter[str] = Counter()
+        self.zeros: set[str] = set()
+        self.gauges: dict[str, float] = {}
         self.timings: dict[str, list[float]] = {}
 
     def packet(self) -> list[str]:
         """Receive one packet, add it up, and return its lines."""
         lines = self.socket.recv(65536).decode("ascii").split("\n")
         for line in lines:
-            found = re.fullmatch(r"([\w.-]+):([\d.]+)\|(c|ms)", line)
+            found = re.fullmatch(r"([\w.-]+):([\d.]+)\|(c|ms|g)", line)
             assert found is not None, line
             name, value, kind = found.groups()
-            if kind == "c":
+            if kind == "g":
+                self.gauges[name] = float(value)
+            elif kind == "c" and value == "0":
+                self.zeros.add(name)
+            elif kind == "c":
                 self.counts[name] += int(value)
             else:
                 self.timings.setdefault(name, []).append(float(value))
@@ -71,8 +82,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def make(receiver: Receiver, clock: ManualClock) -> Iterator[Callable[..., StatsDHooks]]:
-    """Make hooks that send to the receiver, and end their threads afterwards."""
+def make(
+    receiver: Receiver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., StatsDHooks]]:
+    """Make hooks that send to the receiver, and end their threads afterwards.
+
+    Hooks of other tests, whose ledgers may live on, are none of this process.
+    """
+    monkeypatch.setattr(gathering, "_alive", weakref.WeakSet())
     made: list[StatsDHooks] = []
 
     def make(**options: Any) -> StatsDHooks:

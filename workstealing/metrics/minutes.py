@@ -141,6 +141,7 @@ class CacheMinute:
     misses: int = 0
     waits: int = 0
     computations: int = 0
+    failures: int = 0
     uncached: int = 0
     seconds: float = 0.0
 

@@ -265,6 +265,12 @@ class CachedResults(Generic[P, R]):
         self._figures.compute(seconds)
         return seconds
 
+    def _count_failure(self, error: Exception) -> None:
+        """Count a computation that raised, unless by a kept answer or a host's time-out."""
+        answers = tuple(kind for kind, _ in self._policy.errors)
+        if not (isinstance(error, answers) or timeouts.include(error)):
+            self._figures.fail()
+
     def _unanswered(self, turn: ComputingTurn, error: Exception) -> bool:
         """Take note of a question's fault; say whether Redis is away."""
         if is_pool_full(error):
@@ -488,6 +494,7 @@ class CachedResults(Generic[P, R]):
         self, turn: ComputingTurn, error: Exception
     ) -> tuple[CachedEntry | None, Requests[None] | None]:
         """Return the old result that stands in for an exception, and what Redis is to be told."""
+        self._count_failure(error)
         if timeouts.include(error):
             return None, None
         if turn.seen is not None and not isinstance(turn.seen.value, KeptError):

@@ -119,6 +119,9 @@ class CachedFunction(CachedResults[P, R]):
             began = time.monotonic()
             try:
                 value: R = self._function(*self._before, *args, **kwargs)
+            except Exception as error:
+                self._count_failure(error)
+                raise
             finally:
                 cost = self._took(began)
             self._strictly(turn, self._storing(turn, self._encoded(value), cost))
@@ -283,6 +286,9 @@ class AsyncCachedFunction(CachedResults[P, R]):
             began = time.monotonic()
             try:
                 value: R = await self._function(*self._before, *args, **kwargs)
+            except Exception as error:
+                self._count_failure(error)
+                raise
             finally:
                 cost = self._took(began)
             await self._strictly(turn, self._storing(turn, self._encoded(value), cost))
