@@ -145,6 +145,8 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         self._waiting: list[queue.SimpleQueue[bool]] = []
         self._thread: threading.Thread | None = None
         self._next_send = self._clock.monotonic() + self._interval
+        # The class of the last error, and the time of the first one since a send went well.
+        self._failing: tuple[str, float] | None = None
 
     @abstractmethod
     def _new_batch(self) -> Batch:
@@ -157,6 +159,13 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     def _has_reached(self) -> bool:
         """Say whether to send at the end of the process; no new receiver is tried then."""
         return False
+
+    def _has_news(self) -> bool:
+        """Say whether there is something to send. The lock is held."""
+        return bool(self._batch)
+
+    def _leave(self) -> None:
+        """Prepare for the last send, because the process or its listening ends."""
 
     def _release(self) -> None:
         """Release the thread's resources; it ends now."""
@@ -173,7 +182,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         """
         timeout = seconds_of(timeout, "timeout")
         with self._lock:
-            if self._closed or not self._batch:
+            if self._closed or not self._has_news():
                 return not self._batch
             sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
             self._waiting.append(sent)
@@ -194,10 +203,19 @@ class Gathering(Hooks, ABC, Generic[Batch]):
 
         Arguments: timeout of the flush, in seconds or a timedelta. Raises: as `flush`.
         """
+        self._leave()
         self.flush(timeout)
         with self._lock:
             self._closed = True
             self._wake.put(None)
+
+    def failing(self) -> tuple[str, float] | None:
+        """Return the error of the sends that have failed lately, and for how many seconds they do.
+
+        None: the last one went well, or there was none. No command.
+        """
+        failing = self._failing
+        return None if failing is None else (failing[0], self._clock.monotonic() - failing[1])
 
     def _counted(self) -> None:
         """Wake the thread if the interval is over. The lock is held."""
@@ -236,7 +254,10 @@ class Gathering(Hooks, ABC, Generic[Batch]):
             delivered = False
             try:
                 delivered = self._deliver()
+                self._failing = None
             except Exception as error:  # noqa: BLE001 - no caller would hear of it
+                since = self._clock.monotonic() if self._failing is None else self._failing[1]
+                self._failing = type(error).__name__, since
                 self._faults.report(self._receiver, error)
             with self._lock:
                 waiting, self._waiting = self._waiting, []
@@ -263,6 +284,7 @@ def _at_exit() -> None:
         if hooks._has_reached():  # noqa: SLF001
             for recruiter in list(hooks._recruiters):  # noqa: SLF001
                 recruiter.flush()
+            hooks._leave()  # noqa: SLF001
             with contextlib.suppress(RuntimeError):  # no new thread at this late hour
                 hooks.flush(timeout=_EXIT_SECONDS)
 

@@ -26,6 +26,7 @@ from workstealing.metrics.gathering import (
     sendable,
     unreached_servers,
 )
+from workstealing.metrics.watching import WATCH, RunningSlice, Watcher
 from workstealing.recruiting.cache_figures import CacheCounts
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.slice import OUTCOMES, Outcome
@@ -46,15 +47,16 @@ if TYPE_CHECKING:
 _JOB = ("job_name",)
 
 
-class PrometheusHooks(Hooks):
+class PrometheusHooks(Hooks, Watcher):
     """Counts a recruiter's work in Prometheus' metrics: `recruiter.add_hook(PrometheusHooks())`.
 
     Each call counts in memory, or in a mapped file if PROMETHEUS_MULTIPROC_DIR is set; nothing is
     sent. The gauges are set as callers enlist, about once a second, so they also work with several
-    processes. A shared scrape shows the newest backlog, oldest garbage and rate. Its "keeps up" is
-    1 only if all knowing processes keep up, and +Inf if none knows any more. It shows the worst
-    breaker and the longest durations. Several hooks on one registry share its metrics. Labels are
-    bounded: the first 100 jobs by name, all others as "_other".
+    processes. While a slice does not end, a thread shows for how long. A shared scrape shows the
+    newest backlog, oldest garbage and rate. Its "keeps up" is 1 only if all knowing processes keep
+    up, and +Inf if none knows any more. It shows the worst breaker and the longest durations.
+    Several hooks on one registry share its metrics. Labels are bounded: the first 100 jobs by name,
+    all others as "_other".
 
     Arguments: registry, which holds the metrics; by default prometheus_client's own.
     """
@@ -71,6 +73,9 @@ class PrometheusHooks(Hooks):
         self._measured: set[tuple[str, str]] = set()
         # The jobs whose "keeps up" has been shown.
         self._known: set[str] = set()
+        # The job of the slice that the watch has seen last.
+        self._running: str | None = None
+        WATCH.add(self)
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Show the gauges of this recruiter's jobs, too."""
@@ -84,7 +89,17 @@ class PrometheusHooks(Hooks):
 
     def on_recruited(self, job: str) -> None:
         """Count a caller who was recruited."""
+        WATCH.begin()
         self._metrics.recruited.labels(self._names(job)).inc()
+
+    def on_beat(self, running: RunningSlice | None) -> None:
+        """Show for how long a slice has been running, though nobody enlists meanwhile."""
+        name = None if running is None else self._names(running.job)
+        before, self._running = self._running, name
+        if before is not None and before != name:
+            self._metrics.running.labels(before).set(0.0)
+        if name is not None and running is not None:
+            self._metrics.running.labels(name).set(running.seconds)
 
     def on_outcome(
         self,

@@ -41,8 +41,9 @@ class JobStats(TypedDict):
     its lag target in seconds, None: it has none; keeps_up, whether its slices suffice, None:
     unknown; why, the reason for False or None; errors of its slices, by class; running_seconds of
     the present slice, None: no slice runs; breaker_seconds, for how long its server has not been
-    reached, None: it was at the last slice; servers, how many it has, as on a fleet; dry_run,
-    whether its slices only count.
+    reached, None: it was at the last slice; unreached, the servers that it needs and that were not
+    reached at the last attempt, with the seconds since the first fault; servers, how many it has,
+    as on a fleet; dry_run, whether its slices only count.
     """
 
     rate: float
@@ -66,6 +67,7 @@ class JobStats(TypedDict):
     errors: dict[str, RaisedError]
     running_seconds: float | None
     breaker_seconds: float | None
+    unreached: dict[str, float]
     servers: int
     dry_run: bool
 
@@ -417,6 +419,7 @@ class Recruiter(Enlisting):
             "errors": self._performer.errors(installed),
             "running_seconds": _running_seconds(installed.name),
             "breaker_seconds": installed.breaker.open_seconds(now),
+            "unreached": installed.breaker.unreached(now),
             "servers": installed.breaker.servers,
             "dry_run": is_dry,
         }
