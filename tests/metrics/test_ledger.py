@@ -241,7 +241,7 @@ def test_expired_minutes_are_collected_and_never_seen(
     job = ledger.expiry_job()
     assert job.name == "hash_field_expiry.ledger.default"
     late = VolatileHashes(client, namespace="ledger.default", clock_shift_ms=61_000)
-    assert HashFieldExpiry(late, limit=100).perform(Slice(100, 5.0)) == 4
+    assert HashFieldExpiry(late, limit=100).perform(Slice(100, 5.0)) == 6
     assert client.hgetall(key) == {b"enlisted": b"2"}
 
 

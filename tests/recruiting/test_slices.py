@@ -540,6 +540,7 @@ class TestStats:
                     "errors": {},
                     "running_seconds": None,
                     "breaker_seconds": None,
+                    "unreached": {},
                     "servers": 1,
                     "dry_run": False,
                     "unit": "items",
