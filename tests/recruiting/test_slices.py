@@ -541,6 +541,7 @@ class TestStats:
                     "running_seconds": None,
                     "breaker_seconds": None,
                     "unreached": {},
+                    "measured": {},
                     "servers": 1,
                     "dry_run": False,
                     "unit": "items",

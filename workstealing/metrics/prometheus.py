@@ -101,9 +101,9 @@ class PrometheusHooks(Hooks, Watcher):
         name = None if running is None else self._names(running.job)
         before, self._running = self._running, name
         if before is not None and before != name:
-            self._metrics.running.labels(before).set(0.0)
+            self._metrics.slice_running_seconds.labels(before).set(0.0)
         if name is not None and running is not None:
-            self._metrics.running.labels(name).set(running.seconds)
+            self._metrics.slice_running_seconds.labels(name).set(running.seconds)
 
     def on_outcome(
         self,
