@@ -12,12 +12,12 @@ end
 local removed = 0
 if most >= 0 then
   removed = redis.call('XTRIM', stream, 'MAXLEN', '~', most, 'LIMIT', room)
-  local over = math.min(math.min(100, room) - removed, redis.call('XLEN', stream) - most)
+  local over = math.min(100, room - removed, redis.call('XLEN', stream) - most)
   if over > 0 then
     removed = removed + redis.call('XTRIM', stream, 'MAXLEN', redis.call('XLEN', stream) - over)
   end
 end
-if age >= 0 and removed < math.min(100, room) then
+if age >= 0 and removed < room then
   local oldest = string.format('%.0f-0', math.max(0, now() - age))
   removed = removed + trim(stream, oldest, '(' .. oldest, room - removed)
 end

@@ -7,7 +7,7 @@
 -- only if no more are left.
 local function trim(stream, before, last, most)
   local removed = redis.call('XTRIM', stream, 'MINID', '~', before, 'LIMIT', most)
-  local rest = math.min(100, most) - removed
+  local rest = math.min(100, most - removed)
   if rest > 0 then
     rest = #redis.call('XRANGE', stream, '-', last, 'COUNT', rest)
     if rest > 0 then
