@@ -6,17 +6,16 @@ import math
 import os
 import socket
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from support.apart import set_apart
 from support.processes import end, spawn
 from support.statsd import Datagrams
 from workstealing import connect
 from workstealing.errors import ConfigurationError
-from workstealing.metrics import gathering
 from workstealing.metrics import statsd as statsd_module
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.statsd import StatsDHooks
@@ -43,7 +42,7 @@ def make(
     datagrams: Datagrams, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., StatsDHooks]]:
     """Make hooks that send to the socket, in a process without hooks of other tests."""
-    monkeypatch.setattr(gathering, "_alive", weakref.WeakSet())
+    set_apart(monkeypatch, clock)
     made: list[StatsDHooks] = []
 
     def make(**options: Any) -> StatsDHooks:

@@ -258,12 +258,12 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
             self._client = statsd.StatsClient(
                 self._host, self._port, prefix=self._prefix, maxudpsize=_DATAGRAM_BYTES
             )
-        with self._lock:
-            batch, self._batch = self._batch, self._new_batch()
         gauges: dict[str, float] = {}
         if now >= self._next_gauges:
             self._next_gauges = now + max(self._interval, HEARTBEAT_SECONDS)
             gauges = self._states()
+        with self._lock:
+            batch, self._batch = self._batch, self._new_batch()
         with self._client.pipeline() as packets:
             for name, count in batch.counts.items():
                 if count:
