@@ -19,9 +19,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 from support.apart import set_apart
 from support.exporter import Exporter
 from support.processes import end, free_port, spawn
-from workstealing import Recruiter
+from workstealing import Recruiter, connect
 from workstealing.dashboard.watched import Watched
 from workstealing.errors import Aborted
+from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import FunctionJob
@@ -106,6 +107,8 @@ def prometheus_of(
             stack.callback(server.server_close)
             stack.callback(server.shutdown)
         clock = ManualClock(100.0)
+        ledger = Ledger(connect(f"redis://127.0.0.1:{free_port()}/0"), clock=clock)
+        stack.callback(ledger.close, 0.0)
         recruiter = working(clock)
         recruiter.add_hook(hooks)
         running = Prometheus(prometheus, tmp_path, target)
@@ -119,6 +122,8 @@ def prometheus_of(
             cache.compute(0.25)
             cache.fail()
             cache.leave()
+            ledger.on_enlisted(1)
+            assert not ledger.flush(PATIENCE)
             for job in ("sweep", "busy", "away"):
                 recruiter.perform(job)
             recruiter.enlist()

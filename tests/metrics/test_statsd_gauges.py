@@ -335,6 +335,26 @@ def test_an_idle_process_goes_on_telling(
     assert "workstealing.sweep.rate:0.25|g" in datagrams.next()
 
 
+def test_a_name_that_does_not_resolve_is_no_reason_to_hurry(
+    make: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    hooks = make()
+    slept: list[float] = []
+    monkeypatch.setattr(hooks, "_sleep", slept.append)
+    with pytest.raises(socket.gaierror):
+        hooks._deliver()
+    hooks._rest()
+    clock.advance(25.0)
+    assert not hooks._deliver()
+    hooks._rest()
+    # The next trial is thirty seconds after the last one; the thread looks every ten at most.
+    assert slept == [10.0, 5.0]
+
+
 def test_a_real_job_that_fails(make: Any, told: Any) -> None:
     def fail(slice: Any) -> int:
         raise ConnectionError("nobody there")

@@ -215,9 +215,10 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
         self._next_trial = self._next_gauges = self._clock.monotonic()
 
     def _rest(self) -> None:
-        with self._lock:
-            left = self._next_gauges - self._clock.monotonic()
-        self._sleep(min(max(left, 0.1), HEARTBEAT_SECONDS))
+        due = self._next_gauges
+        if self._client is None:
+            due = max(due, self._next_trial)
+        self._sleep(min(max(due - self._clock.monotonic(), 0.1), HEARTBEAT_SECONDS))
 
     def _count(
         self, counts: Mapping[str, int], timing: str | None = None, took: float | None = None
