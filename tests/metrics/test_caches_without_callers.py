@@ -6,7 +6,6 @@ alone, and nobody would hear of what is worst.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,16 +15,14 @@ from prometheus_client import CollectorRegistry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from support.apart import set_apart
 from support.servers import RedisServer
 from support.silent_server import SilentServer
 from support.statsd import Datagrams
 from workstealing import Recruiter
-from workstealing.metrics import gathering, prometheus
 from workstealing.metrics.ledger import Ledger, read, total_of_caches
 from workstealing.metrics.prometheus import PrometheusHooks
 from workstealing.metrics.statsd import StatsDHooks
-from workstealing.recruiting import cache_figures
-from workstealing.recruiting.cache_figures import CACHES, Listeners
 from workstealing.structures import VolatileHashes
 from workstealing.testing import ManualClock
 
@@ -39,12 +36,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> None:
-    """Make a process without the caches, hooks and listeners of other tests."""
-    listeners = Listeners(clock)
-    for module in (cache_figures, gathering, prometheus):
-        monkeypatch.setattr(module, "LISTENERS", listeners)
-    monkeypatch.setattr(gathering, "_alive", weakref.WeakSet())
-    monkeypatch.setattr(CACHES, "_figures", {})
+    set_apart(monkeypatch, clock)
 
 
 @pytest.fixture

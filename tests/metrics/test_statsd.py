@@ -10,15 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from support.apart import set_apart
 from workstealing.errors import ConfigurationError
-from workstealing.metrics import gathering
 from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.recruiting.cache_figures import CACHES
@@ -89,7 +88,7 @@ def make(
 
     Hooks of other tests, whose ledgers may live on, are none of this process.
     """
-    monkeypatch.setattr(gathering, "_alive", weakref.WeakSet())
+    set_apart(monkeypatch)
     made: list[StatsDHooks] = []
 
     def make(**options: Any) -> StatsDHooks:

@@ -6,17 +6,16 @@ import math
 import os
 import socket
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from support.apart import set_apart
 from support.processes import end, spawn
 from support.statsd import Datagrams
 from workstealing import connect
 from workstealing.errors import ConfigurationError
-from workstealing.metrics import gathering
 from workstealing.metrics import statsd as statsd_module
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.statsd import StatsDHooks
@@ -43,7 +42,7 @@ def make(
     datagrams: Datagrams, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., StatsDHooks]]:
     """Make hooks that send to the socket, in a process without hooks of other tests."""
-    monkeypatch.setattr(gathering, "_alive", weakref.WeakSet())
+    set_apart(monkeypatch, clock)
     made: list[StatsDHooks] = []
 
     def make(**options: Any) -> StatsDHooks:
@@ -334,6 +333,26 @@ def test_an_idle_process_goes_on_telling(
     # Nobody calls it again; time alone passes.
     clock.advance(10.0)
     assert "workstealing.sweep.rate:0.25|g" in datagrams.next()
+
+
+def test_a_name_that_does_not_resolve_is_no_reason_to_hurry(
+    make: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    hooks = make()
+    slept: list[float] = []
+    monkeypatch.setattr(hooks, "_sleep", slept.append)
+    with pytest.raises(socket.gaierror):
+        hooks._deliver()
+    hooks._rest()
+    clock.advance(25.0)
+    assert not hooks._deliver()
+    hooks._rest()
+    # The next trial is thirty seconds after the last one; the thread looks every ten at most.
+    assert slept == [10.0, 5.0]
 
 
 def test_a_real_job_that_fails(make: Any, told: Any) -> None:

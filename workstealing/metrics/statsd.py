@@ -215,9 +215,10 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
         self._next_trial = self._next_gauges = self._clock.monotonic()
 
     def _rest(self) -> None:
-        with self._lock:
-            left = self._next_gauges - self._clock.monotonic()
-        self._sleep(min(max(left, 0.1), HEARTBEAT_SECONDS))
+        due = self._next_gauges
+        if self._client is None:
+            due = max(due, self._next_trial)
+        self._sleep(min(max(due - self._clock.monotonic(), 0.1), HEARTBEAT_SECONDS))
 
     def _count(
         self, counts: Mapping[str, int], timing: str | None = None, took: float | None = None
@@ -258,12 +259,12 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
             self._client = statsd.StatsClient(
                 self._host, self._port, prefix=self._prefix, maxudpsize=_DATAGRAM_BYTES
             )
-        with self._lock:
-            batch, self._batch = self._batch, self._new_batch()
         gauges: dict[str, float] = {}
         if now >= self._next_gauges:
             self._next_gauges = now + max(self._interval, HEARTBEAT_SECONDS)
             gauges = self._states()
+        with self._lock:
+            batch, self._batch = self._batch, self._new_batch()
         with self._client.pipeline() as packets:
             for name, count in batch.counts.items():
                 if count:
