@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workstealing.dashboard.fleet_state import STUCK_SECONDS, FleetState, StuckSlice
+from workstealing.dashboard.fleet_state import FleetState, StuckSlice
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.minutes import (
     CacheMinute,
@@ -20,6 +20,7 @@ from workstealing.metrics.minutes import (
     add_caches,
     add_errors,
 )
+from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
 from workstealing.recruiting.explaining import server_of
 from workstealing.recruiting.forecast import choose_rate
@@ -482,7 +483,7 @@ def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[s
     if job.stuck:
         more = f"; and {len(job.stuck) - 1} more slices of it" if len(job.stuck) > 1 else ""
         problems.append(f"{job.stuck[0].sentence()}{more}")
-    elif job.running_seconds is not None and job.running_seconds >= STUCK_SECONDS:
+    elif job.running_seconds is not None and is_stuck(job.running_seconds, None):
         problems.append(
             f"a slice has been running for {roughly(job.running_seconds)}: nothing else runs"
             " in its process"

@@ -6,21 +6,29 @@ the same within a minute share one event, which counts them and names some of th
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import logging
 import socket
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workstealing.clock import Duration, seconds_of
+from workstealing import __version__
+from workstealing.clock import Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.minutes import checked_ledger_name, events_key, texts
+from workstealing.metrics.watching import is_stuck
+from workstealing.recruiting.faults import FaultLog
+from workstealing.store.connection import Command
 from workstealing.store.fleet import one_server
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
 from workstealing.store.twin import is_async
 from workstealing.structures.stored import holding_ours
+
+logger = logging.getLogger("workstealing")
 
 MOST_EVENTS = 500
 """How many events a ledger keeps, the newest ones."""
@@ -48,7 +56,7 @@ _SENTENCES = {
     GOES_ON: "{subject} goes on in {count}",
     STUCK: "a slice of {subject} does not end in {count}",
     ENDED: "the slice of {subject} ended in {count}",
-    REFUSED: "the ledger refused the reports of {count}: {text}",
+    REFUSED: "the ledger took no reports of {count} for {text}: {subject}",
     EMPTIED: "the ledger was emptied: its earlier figures, events and settings are gone",
     SETTINGS_LOST: "the fleet's settings of {subject} are gone, and nobody removed them: {text}",
     LAYOUT: "{subject}: {text}",
@@ -59,7 +67,7 @@ FAULTS = frozenset({UNREACHED, HELD_BACK, STUCK, REFUSED, EMPTIED, SETTINGS_LOST
 """The kinds that are faults."""
 # What people do is never counted together with what others do.
 _BY_PEOPLE = frozenset({PAUSED, RESUMED, RATE_SET, CLEARED})
-_LONGEST, _LONGEST_HOST, _PENDING = 300, 100, 50
+_LONGEST, _LONGEST_HOST, _PENDING, _AT_ONCE = 300, 100, 50, 10
 _MOST_READ = 10_000
 
 
@@ -100,7 +108,6 @@ class Noticed:
     subject: str
     text: str
     at: float
-    count: int = 1
 
 
 def read_events(
@@ -158,7 +165,7 @@ def noting(name: str, noticed: Noticed, ago: float) -> Operation:
         this_host(),
         "",
         max(0, round(1000 * ago)),
-        noticed.count,
+        1,
         int(noticed.kind not in _BY_PEOPLE),
         MOST_EVENTS,
         KEEP_SECONDS,
@@ -185,59 +192,114 @@ def this_user() -> str:
         return "unknown"
 
 
-class Noticing:
-    """One process's changes since it last looked, for its ledger; the sending thread alone uses it.
+class EventTeller:
+    """What one process has to tell of itself and its servers: a companion of its ledger's reports.
 
-    Arguments: stuck_seconds: how long a slice runs before it counts as one that does not end.
+    Each report carries the events since the last one, with their ages. One that was not told is
+    told again, up to 50 of them; a process that could not hear whether it was told may count twice.
+    The ledger's thread alone uses it, but for `note`.
+
+    Arguments: name: the ledger's; clock: the ledger's.
     """
 
-    def __init__(self, stuck_seconds: float) -> None:
-        self._stuck_seconds = stuck_seconds
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        self._faults = FaultLog(clock)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin as a new process, also as a forked child."""
+        self._faults.after_fork()
         # By kind and subject: since when, by the monotonic clock.
         self._lasting: dict[tuple[str, str], float] = {}
         self._pending: deque[Noticed] = deque(maxlen=_PENDING)
+        self._asked: list[Noticed] = []
+        self._has_told = self._came = self._went = False
+        self.was_emptied = False
+        """Whether the last report has found that the ledger's events are gone."""
 
-    def note(self, kind: str, subject: str, text: str, at: float, count: int = 1) -> None:
-        """Note an event. Arguments: at: its time, monotonic seconds."""
-        self._pending.append(Noticed(kind, subject, text, at, count))
+    def note(self, kind: str, subject: str, text: str = "", at: float | None = None) -> None:
+        """Tell of an event with the next report. Arguments: at: when, monotonic; None: now."""
+        moment = self._clock.monotonic() if at is None else at
+        self._pending.append(Noticed(kind, subject, text, moment))
 
     def look(
         self,
         jobs: Iterable[tuple[str, Mapping[str, Any]]],
         unreached: Mapping[str, float],
-        now: float,
+        failing: tuple[str, float] | None,
+        longest: Callable[[str], float | None],
+        *,
+        leaves: bool,
     ) -> None:
         """Note what has begun or ended since the last look.
 
         Arguments: jobs: by name, their figures as of `Recruiter.stats()`; unreached: by server, for
-        how many seconds; now: monotonic seconds.
+        how many seconds; failing: the ledger's error and for how many seconds it has taken no
+        report until this one, None: it has taken the last one; longest: returns the seconds that a
+        job's bounds allow its slices; leaves: whether the process ends.
         """
+        now = self._clock.monotonic()
+        if not self._came:
+            self._came = True
+            self.note(CAME, __version__)
         present = {(UNREACHED, server): now - seconds for server, seconds in unreached.items()}
         for job, figures in jobs:
             running, held = figures.get("running_seconds"), figures.get("breaker_seconds")
-            if running is not None and running >= self._stuck_seconds:
+            if running is not None and is_stuck(running, longest(job)):
                 present[STUCK, job] = now - running
             if held is not None and not unreached:
                 # Otherwise its server says it.
                 present[HELD_BACK, job] = now - held
         for each, since in present.items():
             if each not in self._lasting:
-                self.note(*each, "", since)
+                self.note(*each, at=since)
         for kind, subject in self._lasting.keys() - present.keys():
-            self.note(_ENDS[kind], subject, "", now)
+            self.note(_ENDS[kind], subject)
         self._lasting = {each: self._lasting.get(each, since) for each, since in present.items()}
+        if failing is not None:
+            # It is told if this report arrives, and is noted anew if it does not.
+            self._pending = deque(
+                [each for each in self._pending if each.kind != REFUSED], maxlen=_PENDING
+            )
+            self.note(REFUSED, failing[0], f"{failing[1]:.0f} s")
+        if leaves and not self._went:
+            self._went = True
+            self.note(WENT, __version__)
 
-    def take(self) -> list[Noticed]:
-        """Return the events that are to be told, the oldest first; they are none any more."""
-        taken = list(self._pending)
-        self._pending.clear()
-        return taken
+    def ask(self) -> list[Command]:
+        """Return the commands that tell the oldest of what is to be told."""
+        now = self._clock.monotonic()
+        self._asked = list(self._pending)[:_AT_ONCE]
+        key = events_key(self._name)
+        # The server ends the key with its time, and a reply of 0 says that it is gone.
+        commands: list[Command] = [("EXPIRE", key, KEEP_SECONDS)]
+        known = False
+        for each in self._asked:
+            operation = noting(self._name, each, now - each.at)
+            commands.append(operation.by_digest() if known else operation.by_text())
+            known = True
+        return commands
 
-    def put_back(self, taken: Iterable[Noticed]) -> None:
-        """Keep events that could not be told, as far as there is room."""
-        newer = list(self._pending)
-        self._pending.clear()
-        self._pending.extend([*taken, *newer])
+    def hear(self, replies: Sequence[Any]) -> None:
+        """Take the replies to the commands of `ask`. Raises: the first error among them."""
+        there, *told = replies
+        self.was_emptied = self._has_told and there == 0
+        if self.was_emptied:
+            logger.warning(
+                "the ledger %r was emptied: its earlier figures, events and settings are gone",
+                self._name,
+            )
+            self.note(EMPTIED, "")
+        errors = [reply for reply in replies if isinstance(reply, Exception)]
+        for each, reply in zip(self._asked, told, strict=True):
+            if not isinstance(reply, Exception):
+                self._has_told = True
+                with contextlib.suppress(ValueError):
+                    self._pending.remove(each)
+        if errors:
+            raise errors[0]
 
 
 _ENDS = {UNREACHED: REACHED, HELD_BACK: GOES_ON, STUCK: ENDED}

@@ -21,6 +21,7 @@ from workstealing.errors import (
     is_connection_fault,
 )
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
+from workstealing.metrics.events import EventTeller
 from workstealing.metrics.gathering import (
     ErrorNames,
     Gathering,
@@ -170,11 +171,15 @@ class Ledger(Gathering["_Unsent"], Watcher):
         self._error_names = ErrorNames()
         self._caches = CacheCounts()
         self._watched = Recruiters(self._names)
-        self._companions: tuple[tuple[Ask, Hear], ...] = ()
+        self.events = EventTeller(name, clock)
+        """What this process tells of itself and its servers; see `workstealing events`."""
+        # It hears first whether the ledger was emptied.
+        self._companions: tuple[tuple[Ask, Hear], ...] = ((self.events.ask, self.events.hear),)
         super().__init__(f"the ledger {name!r}", interval, clock)
         WATCH.add(self)
 
     def _start_from_zero(self) -> None:
+        self.events.begin()
         self._lane = random.randrange(LANES)
         self._process = ""
         # By job: the names of its own figures.
@@ -395,6 +400,10 @@ class Ledger(Gathering["_Unsent"], Watcher):
         writes = _HashCommands(self.hashes, layout)
         for change in changes:
             writes.add(change)
+        unreached, failing = SERVER_BREAKERS.unreached(), self.failing()
+        self.events.look(
+            self._watched.jobs(), unreached, failing, self._longest, leaves=self._is_leaving
+        )
         asked = [(list(ask()), hear) for ask, hear in self._companions]
         # The questions are part of the MULTI too, so nothing is applied if their key's slot has
         # moved or is about to move.
