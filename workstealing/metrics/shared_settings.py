@@ -25,6 +25,9 @@ from workstealing.structures.stored import holding_ours
 
 _PAUSED = "paused:"
 _RATE = "rate:"
+# It is written with the first setting and stays, so a follower that has seen it knows of a loss. It
+# has no colon, so an earlier release takes it for no job's setting.
+_KEPT = "kept"
 _LONGEST_NAME = 1_000
 
 
@@ -45,8 +48,8 @@ class SharedSettings:
 
     A process ignores the settings of jobs that it does not know. Arguments: client: a blocking
     client of redis-py; name: of the ledger that the processes report to. Raises:
-    ConfigurationError. No round trip. Each method costs one; it raises LayoutError if the key holds
-    something else, and errors of redis-py pass through.
+    ConfigurationError. No round trip. Each method costs one, `clear` two; it raises LayoutError if
+    the key holds something else, and errors of redis-py pass through.
     """
 
     def __init__(self, client: Any, name: str = "default") -> None:
@@ -80,7 +83,7 @@ class SharedSettings:
     def pause(self, job: str) -> None:
         """Let a job rest in every process. Arguments: job, its name."""
         with self._holding():
-            self._client.hset(self._key, _PAUSED + _checked_job(job), 1)
+            self._client.hset(self._key, mapping={_PAUSED + _checked_job(job): 1, _KEPT: 1})
 
     def resume(self, job: str) -> None:
         """End a pause: each process goes back to its own state. Arguments: job, its name."""
@@ -96,12 +99,17 @@ class SharedSettings:
         """
         job = _checked_job(job)
         with self._holding():
-            self._client.hset(self._key, _RATE + job, repr(checked_rate(rate, job)))
+            value = repr(checked_rate(rate, job))
+            self._client.hset(self._key, mapping={_RATE + job: value, _KEPT: 1})
 
     def clear(self, job: str) -> None:
-        """Remove a job's settings: each process goes back to its own."""
+        """Remove a job's settings: each process goes back to its own. Two round trips.
+
+        A loss of the settings is confirmed by it, too: processes no longer report it.
+        """
         job = _checked_job(job)
         with self._holding():
+            self._client.hset(self._key, _KEPT, 1)
             self._client.hdel(self._key, _PAUSED + job, _RATE + job)
 
     def _holding(self) -> AbstractContextManager[None]:
@@ -125,6 +133,8 @@ def follow(recruiter: Recruiter, ledger: Ledger) -> None:
     ledger.accompany(follower.ask, follower.hear)
 
 
+_ON_THEIR_OWN = "Each process has gone back to its own"
+
 _followers: WeakKeyDictionary[Ledger, WeakSet[Recruiter]] = WeakKeyDictionary()
 
 
@@ -140,6 +150,9 @@ class _Follower:
         # By job: the fleet's rate, and the job's own rate before it.
         self._rates: dict[str, tuple[float, float | Adaptive]] = {}
         self._paused: set[str] = set()
+        # Whether the settings have been there, and what was lost with them.
+        self._knows_kept = False
+        self._lost: dict[str, str] = {}
 
     def ask(self) -> list[Command]:
         """Return the question for the settings of the installed jobs."""
@@ -152,7 +165,7 @@ class _Follower:
         if not self._asked:
             return []
         fields = [kind + sendable(job) for job in self._asked for kind in (_PAUSED, _RATE)]
-        return [("HMGET", self._key, *fields)]
+        return [("HMGET", self._key, *fields, _KEPT)]
 
     def hear(self, replies: Sequence[Any]) -> None:
         """Put changed settings in force."""
@@ -162,6 +175,8 @@ class _Follower:
         (values,) = replies
         if isinstance(values, Exception):
             raise values
+        *values, kept = values
+        self._note_loss(kept is not None)
         settings = zip(self._asked, values[::2], values[1::2], strict=True)
         crowded = [each for each in settings if self._take(recruiter, *each) is not None]
         refused: dict[str, str] = {}
@@ -174,6 +189,24 @@ class _Follower:
         ledger = self._ledger()
         if ledger is not None:
             ledger.refuse(self._asked, refused)
+
+    def _note_loss(self, is_kept: bool) -> None:
+        """Note that the settings have vanished, which nobody has removed: a server was emptied."""
+        if not is_kept and self._knows_kept:
+            held = {job: [f"had the rate {rate:g}"] for job, (rate, _) in self._rates.items()}
+            for job in self._paused:
+                held.setdefault(job, []).insert(0, "was paused")
+            self._lost = {job: " and ".join(said) for job, said in sorted(held.items())}
+            told = (
+                "; ".join(f"{job} {said}" for job, said in self._lost.items()) or "no job had any"
+            )
+            self._faults.warn("the fleet's settings were lost", f"{told}. {_ON_THEIR_OWN}")
+        if is_kept:
+            self._lost = {}
+        self._knows_kept = is_kept
+        ledger = self._ledger()
+        if ledger is not None:
+            ledger.lose(self._lost)
 
     def _take(
         self, recruiter: Recruiter, job: str, paused: Any, rate: Any
