@@ -9,20 +9,33 @@ import pytest
 import redis
 
 from support.servers import AnyServer, RedisServer
+from workstealing import Recruiter, __version__
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.metrics import events
+from workstealing.metrics import ledger as ledgers
 from workstealing.metrics.events import (
+    EventTeller,
     FleetEvent,
     Noticed,
-    Noticing,
     noting,
     read_events,
     this_host,
     this_user,
 )
+from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import events_key, settings_key
 from workstealing.metrics.shared_settings import Setting, SharedSettings
 from workstealing.store.operations import Steps, drive
+from workstealing.testing import ManualClock
+
+PATIENCE = 120.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a busy machine be slow."""
+    monkeypatch.setattr(ledgers, "_SEND_SECONDS", PATIENCE)
+    monkeypatch.setattr(ledgers, "_WAIT_SECONDS", PATIENCE)
 
 
 def note(client: Any, kind: str, subject: str, text: str = "", ago: float = 0.0) -> None:
@@ -193,42 +206,118 @@ def test_wrong_numbers_are_refused(most: Any) -> None:
         read_events(redis.Redis(port=1), most=most)
 
 
-class TestNoticing:
-    def test_each_begin_and_end_is_one_event(self) -> None:
-        noticing = Noticing(stuck_seconds=30.0)
-        noticing.look([("tidy", {"running_seconds": 29.0})], {}, 100.0)
-        assert noticing.take() == []
-        noticing.look([("tidy", {"running_seconds": 31.0})], {"a:1": 5.0}, 102.0)
-        noticing.look([("tidy", {"running_seconds": 41.0})], {"a:1": 15.0}, 112.0)
-        assert sorted(noticing.take(), key=lambda each: each.kind) == [
-            Noticed("stuck", "tidy", "", 71.0),
-            Noticed("unreached", "a:1", "", 97.0),
+class TestTeller:
+    """One process's own events, told with its reports."""
+
+    @pytest.fixture
+    def teller(self, manual_clock: ManualClock) -> EventTeller:
+        return EventTeller("default", manual_clock)
+
+    @staticmethod
+    def told(teller: EventTeller) -> list[tuple[str, str, int]]:
+        """Let a report arrive; return kind, subject and age in ms of what it tells."""
+        _, *commands = teller.ask()
+        teller.hear([1, *[1 for _ in commands]])
+        return [(each[4], each[5], int(each[9])) for each in commands]
+
+    @staticmethod
+    def look(
+        teller: EventTeller,
+        jobs: dict[str, dict[str, Any]] | None = None,
+        unreached: dict[str, float] | None = None,
+        failing: tuple[str, float] | None = None,
+        *,
+        leaves: bool = False,
+    ) -> None:
+        longest = {"long": 60.0}.get
+        teller.look((jobs or {}).items(), unreached or {}, failing, longest, leaves=leaves)
+
+    def test_a_process_comes_and_goes_once(self, teller: EventTeller) -> None:
+        self.look(teller)
+        assert self.told(teller) == [("came", __version__, 0)]
+        self.look(teller)
+        assert self.told(teller) == []
+        for _ in range(2):
+            self.look(teller, leaves=True)
+        assert self.told(teller) == [("went", __version__, 0)]
+
+    def test_each_begin_and_end_is_one_event(
+        self, teller: EventTeller, manual_clock: ManualClock
+    ) -> None:
+        self.look(teller)
+        assert len(self.told(teller)) == 1
+        slow = {"tidy": {"running_seconds": 14.0}, "long": {"running_seconds": 100.0}}
+        self.look(teller, slow)
+        assert self.told(teller) == []
+        for seconds in (16.0, 26.0):
+            self.look(teller, {"tidy": {"running_seconds": seconds}}, {"a:1": 5.0})
+            manual_clock.advance(10.0)
+        assert sorted(self.told(teller)) == [
+            ("stuck", "tidy", 36_000),
+            ("unreached", "a:1", 25_000),
         ]
-        noticing.look([("tidy", {"running_seconds": None})], {}, 120.0)
-        assert {(each.kind, each.subject, each.at) for each in noticing.take()} == {
-            ("ended", "tidy", 120.0),
-            ("reached", "a:1", 120.0),
-        }
+        self.look(teller, {"tidy": {"running_seconds": None}})
+        assert sorted(self.told(teller)) == [("ended", "tidy", 0), ("reached", "a:1", 0)]
 
-    def test_an_open_breaker_counts_where_every_server_answers(self) -> None:
-        noticing = Noticing(stuck_seconds=30.0)
-        jobs = [("tidy", {"breaker_seconds": 4.0})]
-        noticing.look(jobs, {"a:1": 4.0}, 10.0)
-        assert [each.kind for each in noticing.take()] == ["unreached"]
-        noticing.look(jobs, {}, 20.0)
-        assert [each.kind for each in noticing.take()] == ["held_back", "reached"]
+    def test_an_open_breaker_counts_where_every_server_answers(self, teller: EventTeller) -> None:
+        jobs = {"tidy": {"breaker_seconds": 4.0}}
+        self.look(teller, jobs, {"a:1": 4.0})
+        assert [kind for kind, *_ in self.told(teller)] == ["came", "unreached"]
+        self.look(teller, jobs)
+        assert [kind for kind, *_ in self.told(teller)] == ["held_back", "reached"]
 
-    def test_those_that_could_not_be_told_wait_in_a_bounded_number(self) -> None:
-        noticing = Noticing(stuck_seconds=30.0)
+    def test_a_report_that_arrives_at_last_says_for_how_long_none_did(
+        self, teller: EventTeller
+    ) -> None:
+        self.look(teller)
+        self.told(teller)
+        for seconds in (10.0, 20.0, 30.0):
+            self.look(teller, failing=("OutOfMemoryError", seconds))
+            teller.ask()
+        (_, command) = teller.ask()
+        assert command[4:7] == ("refused", "OutOfMemoryError", "30 s")
+        assert self.told(teller) == [("refused", "OutOfMemoryError", 0)]
+
+    def test_what_was_refused_waits_in_a_bounded_number(self, teller: EventTeller) -> None:
         for number in range(80):
-            noticing.note("stuck", str(number), "", 0.0)
-        taken = noticing.take()
-        assert [each.subject for each in taken] == [str(number) for number in range(30, 80)]
-        noticing.note("stuck", "newer", "", 1.0)
-        noticing.put_back(taken)
-        again = noticing.take()
-        assert len(again) == 50
-        assert [again[0].subject, again[-1].subject] == ["31", "newer"]
+            teller.note("layout", str(number))
+        refused = redis.ResponseError("NOPERM")
+        _, *commands = teller.ask()
+        assert [each[5] for each in commands] == [str(number) for number in range(30, 40)]
+        with pytest.raises(redis.ResponseError, match="NOPERM"):
+            teller.hear([1, 1, *[refused] * 9])
+        assert [subject for _, subject, _ in self.told(teller)] == [
+            str(number) for number in range(31, 41)
+        ]
+
+    def test_only_one_who_has_told_something_sees_that_it_is_gone(
+        self, teller: EventTeller, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.look(teller)
+        teller.ask()
+        with caplog.at_level(logging.WARNING):
+            teller.hear([0, 1])
+            assert not teller.was_emptied
+            teller.ask()
+            teller.hear([0])
+        assert teller.was_emptied
+        assert "was emptied" in caplog.text
+        assert [kind for kind, *_ in self.told(teller)] == ["emptied"]
+
+
+@pytest.mark.contract
+def test_a_ledgers_reports_tell_of_its_process(any_server: AnyServer) -> None:
+    client = any_server.client()
+    ledger, recruiter = Ledger(client), Recruiter()
+    recruiter.add_hook(ledger)
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    SharedSettings(client).pause("tidy")
+    client.delete(events_key("default"))
+    ledger.on_enlisted(1)
+    assert ledger.flush(PATIENCE)
+    ledger.close(PATIENCE)
+    assert [each.kind for each in read_events(client)] == ["went", "emptied"]
 
 
 def test_every_kind_has_a_sentence() -> None:

@@ -77,7 +77,8 @@ class FleetState:
     """The processes of a ledger at one moment.
 
     Fields: present: those whose reports come; silent: those whose report is overdue; reported: the
-    time of the newest report, in seconds since the epoch, None: unknown; stuck; away.
+    time of the newest report, in seconds since the epoch, None: unknown; stuck; away; lost: a
+    sentence about the fleet's settings if they have vanished.
     """
 
     present: list[Process] = field(default_factory=list)
@@ -85,6 +86,7 @@ class FleetState:
     reported: float | None = None
     stuck: list[StuckSlice] = field(default_factory=list)
     away: list[ServerAway] = field(default_factory=list)
+    lost: str | None = None
 
     def tells_states(self) -> bool:
         """Say whether all present processes tell of stuck slices and servers out of reach."""
@@ -115,6 +117,21 @@ def fleet_state(processes: Iterable[Process], now: float) -> FleetState:
         max(reports, default=None),
         sorted(_stuck((*present, *silent), now), key=lambda each: each.since),
         sorted(_away(present, now), key=lambda each: each.since),
+        _lost(present),
+    )
+
+
+def _lost(processes: Sequence[Process]) -> str | None:
+    told = [each.lost for each in processes if each.lost is not None]
+    if not told:
+        return None
+    settings = {job: words for lost in told for job, words in lost.settings.items()}
+    named = few([f"{job} {words}" for job, words in sorted(settings.items())])
+    since = time_of_day(min(each.at for each in told))
+    return (
+        f"the fleet's settings were lost at {since}, and nobody removed them: was the server"
+        f" emptied? {named}. Each process has gone back to its own: set them again, or clear a"
+        " job's to confirm"
     )
 
 

@@ -420,6 +420,7 @@ class Queries:
                 if part not in parts:
                     parts.append(part)
         said = list(merged(state.away, here))
+        said += [state.lost] if state.lost is not None else []
         if told.fault is None and old is not None and state.silent and state.reported is not None:
             count = len(state.silent)
             them = "its last process has" if count == 1 else f"all {count} processes have"

@@ -56,6 +56,7 @@ from workstealing.metrics.minutes import (
     CacheMinute,
     JobError,
     JobMinute,
+    Lost,
     Minute,
     Process,
     Running,
@@ -113,6 +114,7 @@ _WAIT_SECONDS = 1.0
 _MINUTES_A_ROUND_TRIP = 180
 _PROCESS_SECONDS = 180
 _ENDED_SECONDS = 1
+_MOST_LOST = 20
 # So much unreported spending, and a second since the last report, make the next one come early.
 _FEWEST_SPENT = 20
 _SPENT_SHARE = 0.05
@@ -186,6 +188,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
         self._measured: dict[str, set[str]] = {}
         # By job: the reason of this process to refuse the fleet's rate.
         self._refused: dict[str, str] = {}
+        self._lost: Lost | None = None
         # The server's clock less the local monotonic one; None: not asked yet.
         self._ahead: float | None = None
         self._reported_minute = 0
@@ -343,6 +346,20 @@ class Ledger(Gathering["_Unsent"], Watcher):
         """
         refused = {job: why for job, why in self._refused.items() if job not in jobs}
         self._refused = {**refused, **reasons}
+
+    def lose(self, settings: Mapping[str, str]) -> None:
+        """Report the fleet's settings that have vanished, from now on; none ends the report.
+
+        Arguments: settings, by job, in words. No round trip.
+        """
+        if not settings:
+            self._lost = None
+        elif self._lost is None:
+            few = list(settings.items())[:_MOST_LOST]
+            self._lost = Lost(
+                round(self._now(), 3),
+                {sendable(job)[:_HOST_LENGTH]: words[:_HOST_LENGTH] for job, words in few},
+            )
 
     # ---- sending; in the thread alone ------------------------------------------------------------
 
@@ -532,6 +549,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
         process.away = [
             Away(server, round(now - seconds, 3), jobs) for server, seconds, jobs in self._away()
         ]
+        process.lost = self._lost
         return self._process, process_text(process)
 
     def _longest(self, job: str) -> float | None:

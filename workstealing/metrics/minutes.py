@@ -110,14 +110,26 @@ class Away:
 
 
 @dataclass(slots=True)
+class Lost:
+    """The fleet's settings that a process has followed, and that have vanished.
+
+    Fields: at: when it was seen, in seconds since the epoch by the server's clock; settings: by
+    job, in words.
+    """
+
+    at: float
+    settings: dict[str, str]
+
+
+@dataclass(slots=True)
 class Process:
     """A process that has reported to the ledger in the last three minutes.
 
     Fields: host; pid; version: of this package; started: the time of its first report, and
     reported: that of its last one, in seconds since the epoch by the server's clock; every: the
     seconds after which the next one is due at the latest; running: a slice that does not end; away:
-    the servers that it does not reach. A process of an earlier release leaves reported and every
-    unknown: None.
+    the servers that it does not reach; lost: settings of the fleet that have vanished. A process of
+    an earlier release leaves reported and every unknown: None.
     """
 
     host: str
@@ -128,6 +140,7 @@ class Process:
     every: float | None = None
     running: Running | None = None
     away: list[Away] = field(default_factory=list)
+    lost: Lost | None = None
 
     def is_silent(self, now: float) -> bool:
         """Say whether its next report is overdue. Arguments: now, by the server's clock."""
@@ -417,6 +430,9 @@ def _add_state(process: Process, said: Mapping[str, Any]) -> None:
             float(running["since"]),
             None if longest is None else float(longest),
         )
+    if (lost := said.get("lost")) is not None:
+        settings = {str(job): str(words) for job, words in lost["settings"].items()}
+        process.lost = Lost(float(lost["at"]), settings)
     process.away = [
         Away(str(each["server"]), float(each["since"]), [str(job) for job in each["jobs"]])
         for each in said.get("away", ())[:_MOST_AWAY]

@@ -18,6 +18,7 @@ from workstealing.metrics.events import (
     PAUSED,
     RATE_SET,
     RESUMED,
+    SETTINGS_LOST,
     sent,
     this_host,
     this_user,
@@ -41,6 +42,9 @@ logger = logging.getLogger("workstealing")
 
 _PAUSED = "paused:"
 _RATE = "rate:"
+# It is written with the first setting and stays, so a follower that has seen it knows of a loss. It
+# has no colon, so an earlier release takes it for no job's setting.
+_KEPT = "kept"
 _LONGEST_NAME = 1_000
 
 
@@ -116,13 +120,16 @@ class SharedSettings:
         self._set(RATE_SET, job, {_RATE + job: repr(checked_rate(rate, job))})
 
     def clear(self, job: str) -> None:
-        """Remove a job's settings: each process goes back to its own."""
+        """Remove a job's settings: each process goes back to its own.
+
+        A loss of the settings is confirmed by it, too: processes no longer report it.
+        """
         job = _checked_job(job)
         self._set(CLEARED, job, {_PAUSED + job: "", _RATE + job: ""})
 
     def _set(self, kind: str, job: str, fields: Mapping[str, str]) -> None:
         pairs = [part for pair in fields.items() for part in pair]
-        args = (kind, sent(job), this_host(), self._user, MOST_EVENTS, KEEP_SECONDS, *pairs)
+        args = (kind, sent(job), this_host(), self._user, MOST_EVENTS, KEEP_SECONDS, _KEPT, *pairs)
         keys = (self._key, events_key(self.name))
 
         def steps() -> Steps[str]:
@@ -154,6 +161,8 @@ def follow(recruiter: Recruiter, ledger: Ledger) -> None:
     ledger.accompany(follower.ask, follower.hear)
 
 
+_ON_THEIR_OWN = "Each process has gone back to its own"
+
 _followers: WeakKeyDictionary[Ledger, WeakSet[Recruiter]] = WeakKeyDictionary()
 
 
@@ -169,6 +178,9 @@ class _Follower:
         # By job: the fleet's rate, and the job's own rate before it.
         self._rates: dict[str, tuple[float, float | Adaptive]] = {}
         self._paused: set[str] = set()
+        # Whether the settings have been there, and what was lost with them.
+        self._knows_kept = False
+        self._lost: dict[str, str] = {}
 
     def ask(self) -> list[Command]:
         """Return the question for the settings of the installed jobs."""
@@ -181,7 +193,7 @@ class _Follower:
         if not self._asked:
             return []
         fields = [kind + sendable(job) for job in self._asked for kind in (_PAUSED, _RATE)]
-        return [("HMGET", self._key, *fields)]
+        return [("HMGET", self._key, *fields, _KEPT)]
 
     def hear(self, replies: Sequence[Any]) -> None:
         """Put changed settings in force."""
@@ -191,6 +203,8 @@ class _Follower:
         (values,) = replies
         if isinstance(values, Exception):
             raise values
+        *values, kept = values
+        self._note_loss(kept is not None)
         settings = zip(self._asked, values[::2], values[1::2], strict=True)
         crowded = [each for each in settings if self._take(recruiter, *each) is not None]
         refused: dict[str, str] = {}
@@ -203,6 +217,28 @@ class _Follower:
         ledger = self._ledger()
         if ledger is not None:
             ledger.refuse(self._asked, refused)
+
+    def _note_loss(self, is_kept: bool) -> None:
+        """Note that the settings have vanished, which nobody has removed: a server was emptied."""
+        lost_now = self._knows_kept and not is_kept
+        if lost_now:
+            held = {job: [f"had the rate {rate:g}"] for job, (rate, _) in self._rates.items()}
+            for job in self._paused:
+                held.setdefault(job, []).insert(0, "was paused")
+            self._lost = {job: " and ".join(said) for job, said in sorted(held.items())}
+            told = (
+                "; ".join(f"{job} {said}" for job, said in self._lost.items()) or "no job had any"
+            )
+            self._faults.warn("the fleet's settings were lost", f"{told}. {_ON_THEIR_OWN}")
+        if is_kept:
+            self._lost = {}
+        self._knows_kept = is_kept
+        ledger = self._ledger()
+        if ledger is not None:
+            if lost_now:
+                for job, said in self._lost.items():
+                    ledger.events.note(SETTINGS_LOST, job, said)
+            ledger.lose(self._lost)
 
     def _take(
         self, recruiter: Recruiter, job: str, paused: Any, rate: Any
