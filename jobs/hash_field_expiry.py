@@ -69,9 +69,10 @@ class HashFieldExpiry(CollectingJob):
     ``hash_field_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among due
     hashes.
 
-    On a native namespace the server itself expires the fields, and every slice is idle; it reports
-    the figure `server_faults`, the number of the server's faults that apply. A slice
-    takes one or two round trips to find hashes that are due, and two for each hash.
+    On a native namespace the server itself expires the fields, and every slice is idle. A slice
+    that asks a server for its settings, once a minute, reports the figure `server_faults`: how many
+    faults apply to those that have been asked. A slice takes one or two round trips to find hashes
+    that are due, and two for each hash.
 
     Source: the expiry job of Jim Nelson's talk on work stealing at the Internet Archive; two
     additions are the due index, which saves looks at hashes without garbage, and the random choice
@@ -197,7 +198,8 @@ class _FieldCollector(DueCollector):
         """Report the faults of the servers that keep a native namespace's deadlines.
 
         Their settings may change behind the namespace's first use. A slice asks one primary, and
-        each is asked once a minute: one round trip.
+        each is asked once a minute: one round trip. Other slices report nothing, so that the figure
+        is as old as the question.
         """
         budget = Budget(slice.remaining())
         layout = self._index.layout(budget)
@@ -210,10 +212,11 @@ class _FieldCollector(DueCollector):
             # Those that have left the cluster are forgotten.
             self._told = {key: self._told[key] for key in keys if key in self._told}
             self._to_ask.extend(keys)
-        if self._to_ask:
-            key = self._to_ask.popleft()
-            facts = self._index.drive(ask_server(key, NATIVE_COMMANDS), budget)
-            self._told[key] = facts.info
+        if not self._to_ask:
+            return
+        key = self._to_ask.popleft()
+        facts = self._index.drive(ask_server(key, NATIVE_COMMANDS), budget)
+        self._told[key] = facts.info
         # One that hides its settings is the doctor's: there is no figure for it.
         known = [info for info in self._told.values() if server_of(info)[0]]
         if known:

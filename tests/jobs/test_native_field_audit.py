@@ -291,7 +291,7 @@ def test_its_figures_are_seen_in_status_on_the_dashboard_and_by_prometheus(
         } == expected
         main(["status", "--url", f"redis://127.0.0.1:{port}"])
         text = capsys.readouterr().out
-        assert "a slice's own figure" in text
+        assert "figure of one slice: of its sample" in text
         assert "replica_differences" in text
         pages = make_app(recruiter, client, token=TOKEN).test_client()
         header = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json"}

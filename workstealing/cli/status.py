@@ -257,7 +257,13 @@ JOB_HEADINGS = (
     "keeps up",
 )
 ERROR_HEADINGS = ("job", "error of the last hour", "times", "last", "host")
-MEASURED_HEADINGS = ("job", "a slice's own figure", "last", "in the minute", "most in the hour")
+MEASURED_HEADINGS = (
+    "job",
+    "figure of one slice: of its sample",
+    "last",
+    "in the minute",
+    "most in the hour",
+)
 CACHE_HEADINGS = (
     *("cache, last hour", "hits", "stale", "misses", "waits", "computed", "took", "without Redis"),
 )

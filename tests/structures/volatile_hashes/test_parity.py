@@ -70,7 +70,9 @@ def test_further_servers_emulate_what_redis8_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("product", "version"), [("redis", "8.2"), ("valkey", "9.1")], ids=str)
+@pytest.mark.parametrize(
+    ("product", "version"), [("redis", 8), ("redis", "8.2"), ("valkey", "9.1")], ids=str
+)
 def test_a_native_namespace_of_other_servers_does_what_redis8_does(
     start_redis: Callable[..., RedisServer], product: str, version: str
 ) -> None:
@@ -145,6 +147,7 @@ def quick_cluster8(shared_redis8: RedisServer) -> Iterator[RedisCluster3]:
 
 
 CLUSTERS = {
+    "cluster_redis62": ("redis62", "emulated"),
     "cluster_redis7": ("redis7", "emulated"),
     "cluster_valkey8": ("valkey8", "emulated"),
     "cluster_redis8": ("redis8", "native"),
@@ -161,10 +164,11 @@ def test_clusters_answer_alike(
     quick_cluster8: RedisCluster3, kind: str, is_async: bool, request: pytest.FixtureRequest
 ) -> None:
     kept_by, backend = CLUSTERS[kind]
-    binary = request.getfixturevalue(kept_by).binary
+    server = request.getfixturevalue(kept_by)
+    version = ".".join(map(str, server.version[:2]))
     is_native = backend == "native"
     settings = QUICK if is_native else {}
-    with RedisCluster3(binary, name=kind, **settings) as cluster:
+    with RedisCluster3(server.binary, version, name=kind, **settings) as cluster:
         sides = {
             "native": quick_cluster8.client(),
             "ours": VolatileHashes(cluster.client(), "parity", backend=backend),
