@@ -86,6 +86,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     from workstealing.dashboard.queries import Queries
     from workstealing.dashboard.refusals import own_refusals, refusal_of, server_of_client
     from workstealing.dashboard.watched import watch_all
+    from workstealing.metrics.events import read_events
     from workstealing.metrics.ledger import processes, read, server_time
     from workstealing.metrics.shared_settings import SharedSettings
 
@@ -110,6 +111,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
         where=None if client is None else server_of_client(client),
         refusal=lambda: None if client is None else refusal_of(client),
         own_refusals=lambda: [] if recruiter is None else own_refusals(recruiter),
+        events=lambda: [] if client is None else asked(lambda: read_events(client, name)),
         describe=said,
     )
 
@@ -130,6 +132,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
 
 _OF_THE_LEDGER = (
     *("the ledger could not", "the fleet's settings could not", "the fleet's processes"),
+    "the fleet's events",
     "the ledger's time",
 )
 
