@@ -16,9 +16,10 @@ from support.dashboards import HOSTILE, TOKEN, VIEW_TOKEN, make_app, write_hour
 from workstealing import Recruiter
 from workstealing.dashboard import Streams
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
-from workstealing.metrics.events import Noticed, noting
+from workstealing.metrics.events import noting
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings
+from workstealing.recruiting.hooks import Announcement
 from workstealing.store.operations import run
 from workstealing.structures import DurableKeys, Ick, TrackedSet, VolatileHashes
 
@@ -129,7 +130,7 @@ def test_a_cache_comes_with_its_figures(
 
 
 def note(client: Any, kind: str, subject: str, ago: float) -> None:
-    run(client, noting("default", Noticed(kind, subject, "", 0.0), ago))
+    run(client, noting("default", Announcement(kind, subject, "", 0.0), ago))
 
 
 def test_an_event_is_a_row_a_mark_and_the_jobs_own_line(

@@ -17,6 +17,7 @@ from workstealing.cli.apps import (
     named_app,
 )
 from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, ledger_for, said
+from workstealing.cli.events import as_data, line
 from workstealing.cli.output import (
     add_json_option,
     figure,
@@ -33,8 +34,10 @@ from workstealing.store.client import URL_VARIABLES, names_redis
 if TYPE_CHECKING:
     from workstealing.dashboard.figures import JobFigures
     from workstealing.dashboard.queries import Snapshot, StructureFigures
+    from workstealing.metrics.events import FleetEvent
 
 TROUBLE = 1
+_LATELY_SECONDS, _MOST_LATELY = 3600.0, 5
 _OF_THE_FLEET = (
     "recruited_per_minute",
     "items_per_second",
@@ -203,6 +206,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "structures": [_structure(each) for each in snapshot.structures],
         "caches": {name: asdict(each) for name, each in snapshot.caches.items()},
         "troubles": snapshot.troubles,
+        "events": [as_data(each) for each in lately(snapshot)],
     }
 
 
@@ -243,7 +247,15 @@ def as_text(snapshot: Snapshot) -> str:
         parts.append("\n".join(fresh))
     if found := complaints(snapshot):
         parts.append("\n".join(f"! {each}" for each in found))
+    if happened := lately(snapshot):
+        parts.append("\n".join(["events of the last hour:", *map(line, happened)]))
     return "\n\n".join(parts)
+
+
+def lately(snapshot: Snapshot) -> list[FleetEvent]:
+    """Return the newest events of the last hour, the newest first; `events` has all of them."""
+    recent = [each for each in snapshot.events if snapshot.at - each.at <= _LATELY_SECONDS]
+    return recent[:_MOST_LATELY]
 
 
 JOB_HEADINGS = (
