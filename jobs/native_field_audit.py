@@ -77,6 +77,8 @@ class NativeFieldAudit(Job):
     fields of small hashes that were in memory still.
     """
 
+    unit = "fields"
+
     def __init__(
         self,
         hashes: VolatileHashes | AsyncVolatileHashes,

@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 import weakref
@@ -497,10 +496,10 @@ def test_a_scrape_sees_a_slice_that_does_not_end(
 STUCK_WORKER = """
 import threading
 from workstealing import Recruiter
-from workstealing.metrics import gathering
-
-gathering.Heartbeat.__init__.__defaults__ = (gathering.FLIGHT.holder, 0.05)
+from workstealing.metrics import watching
 from workstealing.metrics.prometheus import PrometheusHooks
+
+watching.WATCH._seconds, watching.LONG_SECONDS = 0.05, 0.1
 
 recruiter = Recruiter(random=lambda: 0.0)
 
@@ -527,23 +526,6 @@ def test_a_worker_of_one_thread_shows_its_stuck_slice_to_a_shared_scrape(tmp_pat
             running = now("slice_running_seconds", job_name="sweep") or 0.0
     finally:
         end(worker)
-
-
-def test_a_heartbeat_lasts_as_long_as_slices_and_once_more() -> None:
-    running, calls, over = [True, True, False], [], threading.Event()
-
-    def call() -> None:
-        calls.append(len(running))
-        if not running:
-            over.set()
-        raise OSError("disk full")
-
-    heartbeat = gathering.Heartbeat(call, lambda: running.pop(0) or None, 0.001)
-    heartbeat.begin()
-    heartbeat.begin()
-    assert over.wait(PATIENCE)
-    # The last one says that no slice runs any more.
-    assert calls == [2, 1, 0]
 
 
 def test_a_ledger_that_takes_no_counts(

@@ -540,8 +540,11 @@ class TestStats:
                     "errors": {},
                     "running_seconds": None,
                     "breaker_seconds": None,
+                    "unreached": {},
+                    "measured": {},
                     "servers": 1,
                     "dry_run": False,
+                    "unit": "items",
                 }
             },
             "unreached": {},

@@ -128,9 +128,6 @@ class Restricting:
         # The plain rule of a structure has a run of its own.
         is_plain = not jobs and not self.is_native and self.kinds != {"ledger"}
         self.judged = (self.allowed if is_plain else self.allowed - plain) - CONNECTION
-        if "volatile hashes" not in self.kinds:
-            # The script that opens a layout asks for commands for these alone.
-            self.judged -= {"COMMAND|INFO"}
         # Tests queue commands of an application's own on a structure's pipeline. Users' keys are
         # all but those of the forms of our own.
         self.patterns = {"*mine", "other"}

@@ -28,6 +28,7 @@ from workstealing.dashboard.presenting import (
     selection_of,
 )
 from workstealing.dashboard.queries import Queries
+from workstealing.dashboard.refusals import own_refusals, refusal_of, server_of_client
 from workstealing.dashboard.security import (
     HEADERS,
     SESSION_SECONDS,
@@ -41,7 +42,7 @@ from workstealing.dashboard.security import (
 from workstealing.dashboard.steering import FleetSettings, steer_dead, steer_job
 from workstealing.dashboard.watched import short_id, watch_all
 from workstealing.errors import ConfigurationError, MissingExtraError, RefusedError
-from workstealing.metrics.ledger import processes, read
+from workstealing.metrics.ledger import processes, read, server_time
 from workstealing.metrics.minutes import checked_ledger_name
 from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.recruiting import Recruiter
@@ -146,7 +147,7 @@ def create_dashboard(
     guard = Guard(token, view_token)
     things = list(structures)
     watch_all(things, ())
-    fleet = SharedSettings(client, name)
+    fleet = SharedSettings(client, name, "an admin of the dashboard")
     queries = Queries(
         recruiter.stats,
         lambda: read(client, name),
@@ -154,6 +155,10 @@ def create_dashboard(
         fleet.settings,
         lambda: watch_all(things, recruiter.jobs().values()),
         processes=lambda: processes(client, name),
+        server_now=lambda: server_time(client, name),
+        where=server_of_client(client),
+        refusal=lambda: refusal_of(client),
+        own_refusals=lambda: own_refusals(recruiter),
     )
     views = _Views(
         guard=guard,

@@ -8,7 +8,6 @@ import os
 import queue
 import re
 import threading
-import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +22,6 @@ from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.health import ERRORS_NAMED, OTHER_ERRORS, error_name
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.recruiter import Recruiter
-from workstealing.recruiting.slice import FLIGHT
 
 JOBS_NAMED = 100
 LOOKUPS = {"hits": "hit", "stale": "stale", "misses": "miss"}
@@ -186,45 +184,6 @@ class ErrorNames:
         return name
 
 
-class Heartbeat:
-    """Calls a function every ten seconds while a slice runs in this process, and once afterwards.
-
-    It is a daemon thread, which a slice begins and which ends by itself. A process of one thread
-    has nobody else to tell of a slice that does not end. Arguments: call: the function; holder:
-    which says whether a slice runs; seconds between two calls.
-    """
-
-    def __init__(
-        self,
-        call: Callable[[], object],
-        holder: Callable[[], object] = FLIGHT.holder,
-        seconds: float = HEARTBEAT_SECONDS,
-    ) -> None:
-        self._call = call
-        self._holder = holder
-        self._seconds = seconds
-        # A forked child has none of its parent's threads.
-        self._thread: tuple[int, threading.Thread] | None = None
-
-    def begin(self) -> None:
-        """Watch the slice that begins."""
-        thread = self._thread
-        if thread is not None and thread[0] == os.getpid() and thread[1].is_alive():
-            return
-        following = threading.Thread(target=self._run, name="workstealing-heartbeat", daemon=True)
-        self._thread = os.getpid(), following
-        following.start()
-
-    def _run(self) -> None:
-        runs = True
-        while runs:
-            time.sleep(self._seconds)
-            runs = self._holder() is not None
-            # The last counts are wrong at worst, and nobody would hear of an error.
-            with contextlib.suppress(Exception):
-                self._call()
-
-
 _EXIT_SECONDS = 0.5
 
 Batch = TypeVar("Batch")
@@ -268,6 +227,8 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         # The end of the last attempt; None while one lasts.
         self._tried_at: float | None = None
         self._next_send = self._clock.monotonic() + self._interval
+        # The class of the last error since then.
+        self._error: str | None = None
 
     @abstractmethod
     def _new_batch(self) -> Batch:
@@ -280,6 +241,13 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     def _has_reached(self) -> bool:
         """Say whether to send at the end of the process; no new receiver is tried then."""
         return False
+
+    def _has_news(self) -> bool:
+        """Say whether there is something to send. The lock is held."""
+        return bool(self._batch)
+
+    def _leave(self) -> None:
+        """Prepare for the last send, because the process or its listening ends."""
 
     def _release(self) -> None:
         """Release the thread's resources; it ends now."""
@@ -308,7 +276,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         """
         timeout = seconds_of(timeout, "timeout")
         with self._lock:
-            if self._closed or not self._batch:
+            if self._closed or not self._has_news():
                 return not self._batch
             sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
             self._waiting.append(sent)
@@ -329,10 +297,19 @@ class Gathering(Hooks, ABC, Generic[Batch]):
 
         Arguments: timeout of the flush, in seconds or a timedelta. Raises: as `flush`.
         """
+        self._leave()
         self.flush(timeout)
         with self._lock:
             self._closed = True
             self._wake.put(None)
+
+    def failing(self) -> tuple[str, float] | None:
+        """Return the error of the sends that have failed lately, and for how many seconds they do.
+
+        None: the last one went well, or there was none. No command.
+        """
+        error, seconds = self._error, self.unsent_seconds()
+        return None if error is None or seconds is None else (error, seconds)
 
     def _counted(self) -> None:
         """Wake the thread if the interval is over. The lock is held."""
@@ -380,9 +357,10 @@ class Gathering(Hooks, ABC, Generic[Batch]):
             try:
                 delivered = self._deliver()
             except Exception as error:  # noqa: BLE001 - no caller would hear of it
+                self._error = type(error).__name__
                 self._faults.report(self._receiver, error)
             if delivered:
-                self._was_sent, self._unsent_since = True, None
+                self._was_sent, self._unsent_since, self._error = True, None, None
             self._tried_at = self._clock.monotonic()
             with self._lock:
                 waiting, self._waiting = self._waiting, []
@@ -425,6 +403,7 @@ def _at_exit() -> None:
         if hooks._has_reached():  # noqa: SLF001
             for recruiter in list(hooks._recruiters):  # noqa: SLF001
                 recruiter.flush()
+            hooks._leave()  # noqa: SLF001
             with contextlib.suppress(RuntimeError):  # no new thread at this late hour
                 hooks.flush(timeout=_EXIT_SECONDS)
 

@@ -92,7 +92,12 @@ class OpenTelemetryHooks(Hooks):
                 "How long the oldest item that a slice last saw was overdue.",
                 self._oldests,
             ),
-            ("measured", "", "A figure of the job's own, by name.", self._measurements),
+            (
+                "measured",
+                "",
+                "A figure of the job's own, of what its last slice has looked at.",
+                self._measurements,
+            ),
             ("rate", "", "The share of the enlisted that the job wants.", self._figure("rate")),
             (
                 "keeps_up",

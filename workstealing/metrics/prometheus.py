@@ -21,7 +21,6 @@ from workstealing.metrics.gathering import (
     SLICE_BUCKETS,
     DeadSizes,
     ErrorNames,
-    Heartbeat,
     JobNames,
     MeasuredNames,
     Recruiters,
@@ -30,6 +29,7 @@ from workstealing.metrics.gathering import (
     unreached_servers,
     unsent,
 )
+from workstealing.metrics.watching import WATCH, RunningSlice, Watcher
 from workstealing.recruiting.cache_figures import LISTENERS, CacheCounts
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.slice import OUTCOMES, Outcome
@@ -49,17 +49,16 @@ if TYPE_CHECKING:
 _JOB = ("job_name",)
 
 
-class PrometheusHooks(Hooks):
+class PrometheusHooks(Hooks, Watcher):
     """Counts a recruiter's work in Prometheus' metrics: `recruiter.add_hook(PrometheusHooks())`.
 
     Each call counts in memory, or in a mapped file if PROMETHEUS_MULTIPROC_DIR is set; nothing is
     sent. The gauges are set as callers enlist, about once a second, and at each scrape of this
-    process. Where several processes share a scrape, a thread sets them every ten seconds while a
-    slice runs, so that one is seen that does not end. A shared scrape shows the newest backlog,
-    oldest garbage and rate. Its "keeps up" is 1 only if all knowing processes keep up, and +Inf if
-    none knows any more. It shows the worst breaker and the longest durations. Several hooks on one
-    registry share its metrics. Labels are bounded: the first 100 jobs by name, all others as
-    "_other".
+    process. While a slice does not end, a thread shows for how long. A shared scrape shows the
+    newest backlog, oldest garbage and rate. Its "keeps up" is 1 only if all knowing processes keep
+    up, and +Inf if none knows any more. It shows the worst breaker and the longest durations.
+    Several hooks on one registry share its metrics. Labels are bounded: the first 100 jobs by name,
+    all others as "_other".
 
     Arguments: registry, which holds the metrics; by default prometheus_client's own.
     """
@@ -73,11 +72,13 @@ class PrometheusHooks(Hooks):
         self._names = self._metrics.names
         self._watched = Recruiters(self._names)
         self._metrics.hooks.add(self)
-        self._heartbeat = Heartbeat(self._set_gauges)
         self._shown: set[str] = set()
         self._measured: set[tuple[str, str]] = set()
         # The jobs whose "keeps up" has been shown.
         self._known: set[str] = set()
+        # The job of the slice that the watch has seen last.
+        self._running: str | None = None
+        WATCH.add(self)
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Show the gauges of this recruiter's jobs, too."""
@@ -92,9 +93,17 @@ class PrometheusHooks(Hooks):
 
     def on_recruited(self, job: str) -> None:
         """Count a caller who was recruited."""
-        if _is_multiprocess():
-            self._heartbeat.begin()
+        WATCH.begin()
         self._metrics.recruited.labels(self._names(job)).inc()
+
+    def on_beat(self, running: RunningSlice | None) -> None:
+        """Show for how long a slice has been running, though nobody enlists meanwhile."""
+        name = None if running is None else self._names(running.job)
+        before, self._running = self._running, name
+        if before is not None and before != name:
+            self._metrics.slice_running_seconds.labels(before).set(0.0)
+        if name is not None and running is not None:
+            self._metrics.slice_running_seconds.labels(name).set(running.seconds)
 
     def on_outcome(
         self,
@@ -350,7 +359,7 @@ def _made(registry: CollectorRegistry) -> _Metrics:
         ),
         measured=gauge(
             "measured",
-            "A figure of the job's own, by name.",
+            "A figure of the job's own, of what its last slice has looked at.",
             "livemostrecent",
             ("job_name", "what"),
         ),

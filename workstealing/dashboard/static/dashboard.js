@@ -56,6 +56,7 @@ function fillJob(element, job) {
   const { name, problem, note, elsewhere } = job;
   fields(element, { name, problem, note, elsewhere, outcomes: job.outcomes.text });
   fillLines(element.querySelector(".errors"), job.errors);
+  fillLines(element.querySelector(".measured"), job.measured);
   const badges = element.querySelector('[data-field="badges"]');
   badges.replaceChildren(
     ...job.badges.map((each) => {
@@ -100,8 +101,8 @@ function fillItem(row, item) {
 }
 
 function fillProcess(row, process) {
-  const { host, pid, version, since } = process;
-  fields(row, { host, pid, version, since });
+  const { host, pid, version, since, last } = process;
+  fields(row, { host, pid, version, since, last });
 }
 
 function fillCache(row, cache) {
@@ -265,7 +266,8 @@ const stale = document.getElementById("stale");
 let quiet = 0;
 
 function alive() {
-  light.className = "light live";
+  // Green only where somebody knows that all is well, however lively the connection is.
+  light.className = `light live ${latest ? latest.light : "dim"}`;
   stale.hidden = true;
   clearTimeout(quiet);
   quiet = setTimeout(() => {
@@ -279,6 +281,7 @@ function fill(page) {
   for (const name of ["name", "source", "at"]) {
     text(document.querySelector(`[data-page="${name}"]`), page[name]);
   }
+  document.body.classList.toggle("old", page.old);
   const count = page.alarm_count;
   document.title = `${count ? `(${count}) ` : ""}Work stealing: ${page.name}`;
   fillLines(document.getElementById("alarms"), page.alarms);
