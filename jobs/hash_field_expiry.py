@@ -221,7 +221,7 @@ class _FieldCollector(DueCollector):
             slice.measure("server_faults", len(found))
             for fault, _ in found:
                 subject = f"the native namespace {self._names.namespace!r}"
-                _faults.warn(f"{subject}, {fault.name}", fault.said())
+                _faults.warn(f"{subject}, {fault.name}", fault.said(is_native=True))
 
     def count(self, slice: Slice) -> int:
         """Return how many fields `collect` would remove now, at most the limit; change nothing.

@@ -399,6 +399,9 @@ class TestLater:
             (", aof-replay", WARNING),
             (", increment-drops-deadline", WARNING),
         ]
+        # backend="emulated" would be refused: the namespace is native.
+        for each in found[1:]:
+            assert ": move the namespace by MigrateToEmulated, or " in each.said
 
     def test_a_slice_tells_it(self, start_redis: Start, caplog: pytest.LogCaptureFixture) -> None:
         server = start_redis(8)

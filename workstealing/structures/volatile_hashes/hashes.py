@@ -226,12 +226,11 @@ class _Hashes(NamespaceStructure[ClientT]):
             if not server_of(info)[0]:
                 said = f"{reason_against(info)}: nobody knows whether its fields keep deadlines"
                 return [*checks, Check(", server", WARNING, said)]
-        found = [
-            Check(f", {fault.name}", WARNING if is_certain else NOTE, doubt + fault.said())
-            for fault, is_certain in applying_to_any(infos)
-            for doubt in ("" if is_certain else "the server does not tell its settings; ",)
-        ]
-        return [*checks, *found]
+        for fault, is_certain in applying_to_any(infos):
+            doubt = "" if is_certain else "the server does not tell its settings; "
+            said = doubt + fault.said(is_native=True)
+            checks = [*checks, Check(f", {fault.name}", WARNING if is_certain else NOTE, said)]
+        return checks
 
     def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
         """Run one command by the namespace's present backend."""

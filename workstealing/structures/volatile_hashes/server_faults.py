@@ -77,11 +77,15 @@ class ServerFault:
             return f"{begin} and later"
         return f"{begin} to before {_dotted(self.until)}"
 
-    def said(self) -> str:
-        """Return one sentence about the fault and the way out."""
+    def said(self, *, is_native: bool = False) -> str:
+        """Return one sentence about the fault and the way out.
+
+        Arguments: is_native: whether a namespace has its fields there already.
+        """
+        way = "move the namespace by MigrateToEmulated" if is_native else 'use backend="emulated"'
         return (
-            f"with {self.when}, {self.wrong}, so {self.lost} (fault {self.name}): use"
-            f' backend="emulated", or {self.remedy}'
+            f"with {self.when}, {self.wrong}, so {self.lost} (fault {self.name}): {way}, or"
+            f" {self.remedy}"
         )
 
 
