@@ -42,8 +42,13 @@ def test_the_table(command: Any, filled: RedisServer) -> None:
     assert tags.split()[1:5] == ["cacheops", "set", "1", tags.split()[4]]
     assert "certain" in tags
     assert "recruiter.install(TagSetLeftovers(client, 'conj:shop:id=*'), rate=" in said
-    assert "50 certain items" in said
-    assert "times at 500/s" in said
+    assert "certain: 50 members, " in said
+    removes = "recruiter.install(TagSetLeftovers(client, 'conj:shop:id=*', dry_run=False), rate="
+    assert removes in said
+    assert "Each first line is a dry run: it counts, and changes nothing." in said
+    assert "Times at 500 callers a second" in said
+    assert " of its used_memory of " in lines[0]
+    assert " in database 0 of Redis 8." in lines[0]
     assert "% of the server's time" in lines[-1]
     assert all(each.isprintable() for each in lines), said
 

@@ -105,13 +105,13 @@ class Measurer:
         if len(random) < 2:
             return size._replace(variance=_vague(size.value, WHOLE))
         spread = variance(random)
-        left = max(0.0, 1.0 - WHOLE / count)
         if of_type in ("hash", "set"):
+            left = max(0.0, 1.0 - WHOLE / count)
             return size._replace(variance=count**2 * spread / WHOLE * left)
         differ = fmean(random) - fmean(front or random)
         if of_type == "zset":
             value = max(0.0, size.value + count * differ)
-            return size._replace(value=value, variance=count**2 * spread / len(random) * left)
+            return size._replace(value=value, variance=count**2 * spread / len(random))
         other = variance(front) / len(front) if len(front) > 1 else 0.0
         error = math.sqrt(spread / len(random) + other)
         mean = max(1.0, fmean(front or random))

@@ -433,7 +433,10 @@ def error_text(estimate: Sequence[float]) -> str:
     """Return how wide an estimate's interval is, for people; empty for an exact one."""
     value, low, high = estimate
     half = max(value - low, high - value)
-    return f"±{100 * half / value:.1g} %" if value and half > 0.0005 * value else ""
+    if not value or half <= 0.0005 * value:
+        return ""
+    percent = 100 * half / value
+    return f"±{percent:.1g} %" if percent < 9.5 else f"±{percent:.0f} %"
 
 
 HEADINGS = (
