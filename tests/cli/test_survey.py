@@ -47,7 +47,7 @@ def test_the_table(command: Any, filled: RedisServer) -> None:
     assert removes in said
     assert "Each first line is a dry run: it counts, and changes nothing." in said
     assert "Times at 500 callers a second" in said
-    assert " of its used_memory of " in lines[0]
+    assert " of the server's used_memory, " in lines[0]
     assert " in database 0 of Redis 8." in lines[0]
     assert "% of the server's time" in lines[-1]
     assert all(each.isprintable() for each in lines), said

@@ -10,7 +10,7 @@ import pytest
 
 from support.servers import AnyServer
 from workstealing.store.twin import twin_of
-from workstealing.survey.measuring import WHOLE, Measurer
+from workstealing.survey.measuring import WHOLE, Measurer, measuring
 from workstealing.survey.scanning import Reader
 from workstealing.survey.sizing import NORMAL, Choice, Total
 
@@ -34,6 +34,12 @@ class CountingServer:
         """The bytes that it would tell if it counted them all."""
         return float(sum(self.lengths) + OVERHEAD * len(self.lengths))
 
+    @property
+    def told(self) -> int:
+        """The bytes that it tells by its first elements."""
+        front = self.lengths[:WHOLE]
+        return round(len(self.lengths) * (OVERHEAD + sum(front) / len(front)))
+
     def note(self, sentence: str) -> None:
         """Note a sentence."""
         self.notes.append(sentence)
@@ -43,9 +49,7 @@ class CountingServer:
         return [self._reply(*each) for each in commands]
 
     def _reply(self, name: str, *args: Any) -> Any:
-        lengths, front = self.lengths, self.lengths[:WHOLE]
-        if name == "MEMORY":
-            return round(len(lengths) * (OVERHEAD + sum(front) / len(front)))
+        lengths = self.lengths
         if name in ("HLEN", "SCARD", "ZCARD", "LLEN"):
             return len(lengths)
         if name == "XINFO":
@@ -91,8 +95,7 @@ def test_the_interval_holds_the_truth(kind: str, lengths: str) -> None:
             # The server's order of a hash table is as good as random.
             source.shuffle(elements)
         server = CountingServer(kind, elements, source)
-        (size,) = Measurer(server, source.random).nested(None, [(b"key", kind)])  # type: ignore[arg-type]
-        assert size is not None
+        (size,) = Measurer(server, source.random).nested(None, [(b"key", kind, server.told)])  # type: ignore[arg-type]
         assert not server.notes
         assert size.variance > 0
         half = NORMAL * size.variance**0.5
@@ -111,8 +114,9 @@ def test_the_interval_of_a_family_of_large_keys_holds_the_truth(lengths: str) ->
         total = Total()
         for server in servers:
             if source.random() < 0.5:
-                (size,) = Measurer(server, source.random).nested(None, [(b"key", "set")])  # type: ignore[arg-type]
-                assert size is not None
+                (size,) = Measurer(server, source.random).nested(
+                    None, [(b"key", "set", server.told)]
+                )  # type: ignore[arg-type]
                 total.note(size.value, 2.0, size.variance)
         found = total.of(len(keys))
         held += found.low <= sum(each.truth for each in servers) <= found.high
@@ -152,8 +156,7 @@ def test_a_refused_look_is_no_exactness() -> None:
             return Exception("NOPERM") if name == "HRANDFIELD" else super()._reply(name, *args)
 
     server = Refusing("hash", [100] * 5_000, random.Random(1))
-    (size,) = Measurer(server, random.random).nested(None, [(b"key", "hash")])  # type: ignore[arg-type]
-    assert size is not None
+    (size,) = Measurer(server, random.random).nested(None, [(b"key", "hash", server.told)])  # type: ignore[arg-type]
     assert size.variance > 0
     assert ["HRANDFIELD is refused" in each for each in server.notes] == [True]
 
@@ -180,10 +183,11 @@ def test_keys_of_a_real_server(on: str, request: pytest.FixtureRequest) -> None:
     keys.append((b"stream:1", "stream", 1))
     truth = [client.memory_usage(key, samples=0) for key, _, _ in keys]
     reader = Reader(twin_of(client), 1.0)
-    found = Measurer(reader, source.random).nested(None, [each[:2] for each in keys])
+    told = reader.read(None, [measuring(key) for key, _, _ in keys])
+    asked = [(key, kind, size) for (key, kind, _), size in zip(keys, told, strict=True)]
+    found = Measurer(reader, source.random).nested(None, asked)
     held = 0
     for (key, _, is_whole), size, exact in zip(keys, found, truth, strict=True):
-        assert size is not None
         if is_whole:
             assert (size.value, size.variance) == (exact, 0.0), key
         else:

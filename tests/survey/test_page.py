@@ -165,7 +165,7 @@ def test_the_page_says_what_the_survey_found() -> None:
         "about 100 keys ±10 %, 50 B, would get half to double of the TTL, within",
         "Nothing says that they are garbage, and primary data may be among them.",
         "probably sessions",
-        "25 % of its used_memory of 4 MB",
+        "25 % of the server&#x27;s used_memory, 4 MB",
         "in database 0 of Redis 8.0.2",
         "of 9 members 5 are gone",
         "2 h idle",

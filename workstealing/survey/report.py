@@ -401,7 +401,8 @@ def share_text(report: Mapping[str, Any]) -> str:
     used = report["server"]["used_bytes"]
     if not used:
         return ""
-    return f"{100 * report['bytes'][0] / used:.2g} % of its used_memory of {size_text(used)}"
+    share = 100 * report["bytes"][0] / used
+    return f"{share:.2g} % of the server's used_memory, {size_text(used)}"
 
 
 def span_text(seconds: float) -> str:
