@@ -27,6 +27,7 @@ from workstealing.cli.output import (
     table,
 )
 from workstealing.errors import ConfigurationError
+from workstealing.recruiting.job import counted
 from workstealing.recruiting.slice import PERFORMED
 from workstealing.store.client import URL_VARIABLES, names_redis
 
@@ -316,7 +317,7 @@ def job_row(job: JobFigures, snapshot: Snapshot) -> tuple[str, ...]:
         figure(job.items_per_second) if snapshot.is_fleet else "?",
         "?" if job.slice_seconds is None else spell(job.slice_seconds),
         "?" if job.oldest_seconds is None else spell(job.oldest_seconds),
-        "?" if job.backlog is None else f"{job.backlog:,}",
+        "?" if job.backlog is None else counted(job.backlog, job.unit or ""),
         f"{job.outcomes['aborted'] / slices:.0%}" if slices else "?",
         f"{job.outcomes['failed'] / slices:.0%}" if slices else "?",
         f"{job.outcomes['out_of_time'] / slices:.0%}" if slices else "?",

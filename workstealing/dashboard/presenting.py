@@ -326,7 +326,7 @@ def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
             _cell(*keeps),
             _cell(duration(job.oldest_seconds), lag_kind),
             _cell(duration(worst)),
-            _cell(number(job.backlog)),
+            _cell(number(job.backlog) + (f" {job.unit}" if job.backlog and job.unit else "")),
             _cell(number(job.items_per_second)),
             _cell(number(job.recruited_per_minute)),
             _cell(rate),
