@@ -18,6 +18,7 @@ import pytest
 from support.processes import spawn
 from support.servers import AnyServer, RedisServer
 from workstealing.cli.survey import progress_text
+from workstealing.errors import ConfigurationError
 from workstealing.survey import Progress
 from workstealing.survey.report import load_report
 
@@ -67,6 +68,9 @@ def test_json_html_and_the_file_for_the_dashboard(
     file = tmp_path / "survey.json"
     file.write_text(json.dumps(report))
     assert load_report(file) == report
+    file.write_text(json.dumps({**report, "survey": 1}))
+    with pytest.raises(ConfigurationError, match="of another version of the survey"):
+        load_report(file)
 
 
 def test_the_number_of_rows(command: Any, filled: RedisServer) -> None:

@@ -580,6 +580,12 @@ def load_report(path: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{str(path)!r} cannot be read as the result of a survey: {type(error).__name__}"
         ) from error
-    if not isinstance(report, dict) or report.get("survey") != FORMAT:
+    layout = report.get("survey") if isinstance(report, dict) else None
+    if isinstance(layout, int) and layout != FORMAT:
+        raise ConfigurationError(
+            f"{str(path)!r} is of another version of the survey (layout {layout}, and not"
+            f" {FORMAT}): run workstealing survey --json anew"
+        )
+    if layout != FORMAT:
         raise ConfigurationError(f"{str(path)!r} is no result of workstealing survey --json")
     return report
