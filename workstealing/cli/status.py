@@ -28,6 +28,7 @@ from workstealing.cli.output import (
     table,
 )
 from workstealing.errors import ConfigurationError
+from workstealing.recruiting.job import counted
 from workstealing.recruiting.slice import PERFORMED
 from workstealing.store.client import URL_VARIABLES, names_redis
 
@@ -384,7 +385,7 @@ def job_row(job: JobFigures, snapshot: Snapshot) -> tuple[str, ...]:
         figure(job.items_per_second) if snapshot.is_fleet else "?",
         "?" if job.slice_seconds is None else spell(job.slice_seconds),
         "?" if job.oldest_seconds is None else f"{spell(job.oldest_seconds)}{_ago(job)}",
-        "?" if job.backlog is None else f"{job.backlog:,}{_ago(job)}",
+        "?" if job.backlog is None else f"{counted(job.backlog, job.unit or '')}{_ago(job)}",
         f"{job.outcomes['aborted'] / slices:.0%}" if slices else "?",
         f"{job.outcomes['failed'] / slices:.0%}" if slices else "?",
         f"{job.outcomes['out_of_time'] / slices:.0%}" if slices else "?",

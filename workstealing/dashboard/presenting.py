@@ -362,7 +362,7 @@ def _job(job: JobFigures, now: float = 0.0, newest: str = "") -> dict[str, Any]:
             _cell(*keeps),
             _seen(duration(job.oldest_seconds), job, lag_kind),
             _cell(duration(worst)),
-            _seen(number(job.backlog), job),
+            _seen(number(job.backlog) + (f" {job.unit}" if job.backlog and job.unit else ""), job),
             _cell(number(job.items_per_second)),
             _cell(number(job.recruited_per_minute)),
             _cell(rate),
