@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import OutOfMemoryError
+
 from workstealing import __version__
 from workstealing.clock import Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError
@@ -59,7 +61,7 @@ _SENTENCES = {
     ENDED: "the slice of {subject} ended in {count}",
     REFUSED: "the ledger took no reports of {count} for {text}: {subject}",
     EMPTIED: "the ledger was emptied: its earlier figures, events and settings are gone",
-    SETTINGS_LOST: "the fleet's settings of {subject} are gone, and nobody removed them: {text}",
+    SETTINGS_LOST: "the fleet's settings of {subject} are gone, and nobody removed them: it {text}",
     LAYOUT: "{subject}: {text}",
 }
 KINDS = frozenset(_SENTENCES)
@@ -206,8 +208,6 @@ class EventTeller:
         # What was announced before this process, or before this ledger, is no news.
         self._announced, _ = ANNOUNCEMENTS.since(0)
         self._has_told = self._came = self._went = False
-        self.was_emptied = False
-        """Whether the last report has found that the ledger's events are gone."""
 
     def note(self, kind: str, subject: str, text: str = "", at: float | None = None) -> None:
         """Tell of an event with the next report. Arguments: at: when, monotonic; None: now."""
@@ -276,10 +276,13 @@ class EventTeller:
         return commands
 
     def hear(self, replies: Sequence[Any]) -> None:
-        """Take the replies to the commands of `ask`. Raises: the first error among them."""
+        """Take the replies to the commands of `ask`.
+
+        Raises: the first error among them, but for a full server's, which the reports tell of.
+        """
         there, *told = replies
-        self.was_emptied = self._has_told and there == 0
-        if self.was_emptied:
+        known = any(each.kind == EMPTIED for each in self._pending)
+        if self._has_told and there == 0 and not known:
             logger.warning(
                 "the ledger %r was emptied: its earlier figures, events and settings are gone",
                 self._name,
@@ -291,7 +294,7 @@ class EventTeller:
                 self._has_told = True
                 with contextlib.suppress(ValueError):
                     self._pending.remove(each)
-        if errors:
+        if errors and not isinstance(errors[0], OutOfMemoryError):
             raise errors[0]
 
 

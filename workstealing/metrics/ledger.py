@@ -175,7 +175,6 @@ class Ledger(Gathering["_Unsent"], Watcher):
         self._watched = Recruiters(self._names)
         self.events = EventTeller(name, clock)
         """What this process tells of itself and its servers; see `workstealing events`."""
-        # It hears first whether the ledger was emptied.
         self._companions: tuple[tuple[Ask, Hear], ...] = ((self.events.ask, self.events.hear),)
         super().__init__(f"the ledger {name!r}", interval, clock)
         WATCH.add(self)
