@@ -24,6 +24,7 @@ from workstealing.jobs.due_collecting import (
     observe_items,
 )
 from workstealing.recruiting.faults import FaultLog
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
@@ -147,6 +148,7 @@ class _FieldCollector(DueCollector):
         self._asked_at: float | None = None
         self._to_ask: deque[bytes] = deque()
         self._told: dict[bytes, Info] = {}
+        self._found: frozenset[str] = frozenset()
         # The nodes to which the script was sent.
         self._loaded: set[Node] = set()
 
@@ -225,6 +227,10 @@ class _FieldCollector(DueCollector):
             for fault, _ in found:
                 subject = f"the native namespace {self._names.namespace!r}"
                 _faults.warn(f"{subject}, {fault.name}", fault.said(is_native=True))
+                if fault.name not in self._found:
+                    # A setting has changed, or this process looks for the first time.
+                    ANNOUNCEMENTS.tell("server_fault", subject, fault.said(is_native=True))
+            self._found = frozenset(fault.name for fault, _ in found)
 
     def count(self, slice: Slice) -> int:
         """Return how many fields `collect` would remove now, at most the limit; change nothing.

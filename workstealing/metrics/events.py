@@ -44,7 +44,7 @@ UNREACHED, REACHED = "unreached", "reached"
 HELD_BACK, GOES_ON = "held_back", "goes_on"
 STUCK, ENDED = "stuck", "ended"
 REFUSED, EMPTIED, SETTINGS_LOST = "refused", "emptied", "settings_lost"
-LAYOUT = "layout"
+LAYOUT, SERVER_FAULT = "layout", "server_fault"
 
 _SENTENCES = {
     PAUSED: "{subject} was paused in the whole fleet",
@@ -63,10 +63,11 @@ _SENTENCES = {
     EMPTIED: "the ledger was emptied: its earlier figures, events and settings are gone",
     SETTINGS_LOST: "the fleet's settings of {subject} are gone, and nobody removed them: it {text}",
     LAYOUT: "{subject}: {text}",
+    SERVER_FAULT: "a fault of its server applies to {subject}: {text}",
 }
 KINDS = frozenset(_SENTENCES)
 """The kinds of events."""
-FAULTS = frozenset({UNREACHED, HELD_BACK, STUCK, REFUSED, EMPTIED, SETTINGS_LOST})
+FAULTS = frozenset({UNREACHED, HELD_BACK, STUCK, REFUSED, EMPTIED, SETTINGS_LOST, SERVER_FAULT})
 """The kinds that are faults."""
 # What people do is never counted together with what others do.
 _BY_PEOPLE = frozenset({PAUSED, RESUMED, RATE_SET, CLEARED})

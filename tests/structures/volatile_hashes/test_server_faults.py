@@ -19,6 +19,7 @@ from support.servers import RedisCluster3, RedisServer, wait_until
 from workstealing import Recruiter
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, MigrateToNative
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.slice import Slice
 from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
@@ -423,12 +424,18 @@ class TestLater:
         hashes.hsetex("h", "f", "v", ex=600)
         server.client().config_set("appendonly", "yes")
         job, slice = HashFieldExpiry(hashes), Slice(5, 5.0)
+        number, _ = ANNOUNCEMENTS.since(0)
         with caplog.at_level(logging.WARNING, "workstealing"):
             assert job.perform(slice) == 0
             assert job.perform(Slice(5, 5.0)) == 0
         assert slice.measured == {"server_faults": 2.0}
         lines = [each for each in caplog.messages if "aof-replay" in each]
         assert len(lines) == 1
+        # An event of the fleet, once for each.
+        _, told = ANNOUNCEMENTS.since(number)
+        assert [(each.kind, each.subject) for each in told] == [
+            ("server_fault", "the native namespace 'n'")
+        ] * 2
 
     def test_and_is_quiet_where_there_is_none(self, redis8: RedisServer) -> None:
         hashes = VolatileHashes(redis8.client(), "n")
