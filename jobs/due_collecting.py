@@ -32,6 +32,8 @@ from workstealing.recruiting.job import (
 )
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
+from workstealing.store.connection import checked
+from workstealing.store.twin import Node
 from workstealing.structures.due_index import (
     FIRST_LOOK,
     KEYS_A_LOOK,
@@ -150,6 +152,15 @@ def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[Du
         raise moved
 
 
+def observe_items(slice: Slice, items: int, keys: int) -> None:
+    """Turn the backlog that a slice has observed, of keys, into items. No command.
+
+    Arguments: slice; items: that some keys had; keys: how many; they show how many items each has.
+    """
+    if keys and slice.backlog:
+        slice.observe(backlog=round(slice.backlog * max(1.0, items / keys)))
+
+
 def _in_order(index: DueIndex, found: list[DueKey], *, oldest_first: bool) -> list[DueKey]:
     """Put the keys of each index shard together, in a random order.
 
@@ -203,6 +214,45 @@ def due_backlog(index: DueIndex, seconds: float, what: str, *, overdue: bool = T
             if count and first:
                 oldest_ms = max(oldest_ms, now - scored(first)[0][1])
     return Backlog(keys, oldest_ms / 1000 if overdue or not keys else None, what)
+
+
+def items_backlog(
+    index: DueIndex,
+    seconds: float,
+    what: str,
+    count: Callable[[Node, Sequence[bytes]], int],
+    most: int,
+    *,
+    overdue: bool = True,
+) -> Backlog:
+    """Count the items of the keys that a due index names, where a key may have many.
+
+    Arguments: as of `due_backlog`; count: returns how many items some keys on a node have; most:
+    the keys that are looked at; with more of them, these stand for the others, and the count is not
+    exact. Returns and raises: as `due_backlog`. One round trip more to each node, and those of
+    `count`.
+    """
+    keys = due_backlog(index, seconds, what, overdue=overdue)
+    budget = Budget(seconds, timeout=seconds)
+    layout = index.layout(budget) if keys.count else None
+    if layout is None:
+        return keys
+    items = looked = 0
+    for node, shards in index.shards_by_node(layout, budget).items():
+        (clock,) = checked(index.twin.call(node, [("TIME",)], budget))
+        until = index.milliseconds(clock) if overdue else "+inf"
+        share = max(1, most // len(shards))
+        asked = [
+            ("ZRANGEBYSCORE", index.names.due(each), "-inf", until, "LIMIT", 0, share)
+            for each in shards
+        ]
+        for found in checked(index.twin.call(node, asked, budget)):
+            if found:
+                items += count(node, found)
+                looked += len(found)
+    if looked >= keys.count:
+        return replace(keys, count=items)
+    return replace(keys, count=round(items * keys.count / max(1, looked)), exact=False)
 
 
 def divided(index: DueIndex, n: int, seconds: float, *, overdue: bool = True) -> list[DuePart]:
@@ -389,19 +439,22 @@ class DueCollector(abc.ABC):
         `serve` takes its own after each look that found something.
         """
         self._require_writable(slice)
-        removed = 0
+        removed = keys = 0
         # A damaged key must not keep the others from being collected.
         problem: LayoutError | None = None
         try:
             for look in looks(self._index, slice):
                 served = self.serve(look.found, slice.limit - removed, slice, None)
                 removed += served.items
+                keys += served.keys
                 problem = served.problem or problem
                 if removed >= slice.limit or slice.expired:
                     break
         except OutOfTime:
             if not removed:
                 raise
+        finally:
+            observe_items(slice, removed, keys)
         if problem is not None and not removed:
             raise problem
         return removed

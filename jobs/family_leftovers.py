@@ -11,12 +11,14 @@ from workstealing.errors import ConfigurationError
 from workstealing.jobs.leftovers import (
     DECLARED,
     LIVE,
+    Counting,
     Garbage,
     Item,
     Leftovers,
     Rule,
     Unknown,
     Verdicts,
+    exactly,
     key_removed,
     keys,
     look,
@@ -27,7 +29,6 @@ from workstealing.store.scripts import load
 
 __all__ = ["FamilyLeftovers", "KeysWithoutTtl", "OldScores", "PastFields", "PastHashes"]
 
-_MEMBERS = 100
 _UNITS = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000}
 Ends = Callable[[bytes], float | None]
 """Returns the deadline that a value tells, in seconds since the epoch; None: it tells none."""
@@ -68,6 +69,7 @@ class OldScores(Rule):
     finds = "Members of sorted sets that are older than the window."
     certainty = DECLARED
     can_undo = False
+    counted_in = "members"
 
     def __init__(
         self,
@@ -93,8 +95,14 @@ class OldScores(Rule):
             return Unknown("its scores are no times in that unit")
         if lowest >= item.now - self._window:
             return LIVE
-        own = (int(1000 * self._window), self._unit, _MEMBERS)
+        own = (int(1000 * self._window), self._unit)
         return Garbage(script=Operation(load("leftovers/remove_old"), (item.key,), own))
+
+    def parts(self, item: Item) -> Counting:
+        """Count the members before the window."""
+        before = b"(%.17g" % ((item.now - self._window) * self._unit)
+        old, size = yield look(("ZCOUNT", item.key, 0, before), ("ZCARD", item.key))
+        return exactly(old, size)
 
 
 class PastFields(Rule):

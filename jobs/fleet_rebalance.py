@@ -84,6 +84,8 @@ class FleetRebalance(DivisibleJob):
     nor counted.
     """
 
+    unit = "keys"
+
     def __init__(
         self,
         structure: Any,

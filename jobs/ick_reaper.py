@@ -66,6 +66,8 @@ class IckReaper(DivisibleJob):
     many attempts as that takes.
     """
 
+    unit = "reservations"
+
     def __init__(
         self,
         ick: Any,

@@ -41,6 +41,8 @@ class KeyExpiry(CollectingJob):
     Source: seed of Jim Nelson's talk on work stealing at the Internet Archive.
     """
 
+    unit = "keys"
+
     def __init__(
         self,
         keys: DurableKeys | AsyncDurableKeys,

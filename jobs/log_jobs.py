@@ -65,6 +65,8 @@ class LogJob(DivisibleJob):
     name if it has no other; `_done`: its work in one word; and `_engines`.
     """
 
+    unit = "blocks"
+
     _kind: ClassVar[str]
     _done: ClassVar[str]
     _engines: Sequence[LogEngine]

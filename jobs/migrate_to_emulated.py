@@ -67,6 +67,8 @@ class MigrateToEmulated(DivisibleJob):
     ``migrate_to_emulated.<namespace>``; random: returns a float in [0, 1).
     """
 
+    unit = "fields"
+
     def __init__(
         self,
         hashes: VolatileHashes | AsyncVolatileHashes,
@@ -180,7 +182,7 @@ class MigrateToEmulated(DivisibleJob):
         return True
 
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
-        """Count the hashes with fields to hand back; a lower bound if there was not time for all.
+        """Count the fields to hand back; a lower bound if there was not time for all hashes.
 
         Arguments: seconds: the most time, in seconds or a timedelta. Raises: as `perform`. One
         round trip for each 100 keys, and two for each hash.
@@ -188,12 +190,12 @@ class MigrateToEmulated(DivisibleJob):
         seconds = seconds_of(seconds, "seconds")
         self._index.forget_layout()
         layout = self._index.layout(Budget(seconds, timeout=seconds))
-        what = "hashes to hand back"
+        what = "fields to hand back"
         if layout is None or layout.backend == EMULATED:
             return Backlog(0, 0.0, what)
         found = self._adoption.report(layout, Slice(10_000, seconds, self._clock), 10_000)
-        age = None if found.hashes or not found.is_all else 0.0
-        return Backlog(found.hashes, age, what, found.is_all)
+        age = None if found.fields or not found.is_all else 0.0
+        return Backlog(found.fields, age, what, found.is_all)
 
     def warm_up(self) -> None:
         """Load the structure's scripts and prepare connections; no round trip."""

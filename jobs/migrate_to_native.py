@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
@@ -28,8 +28,9 @@ from workstealing.jobs.due_collecting import (
     DuePartJob,
     Served,
     divided,
-    due_backlog,
+    items_backlog,
     looks,
+    observe_items,
 )
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
@@ -38,10 +39,9 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
-from workstealing.store.scripts import load
-from workstealing.store.twin import Twin
+from workstealing.store.twin import Node, Twin
 from workstealing.structures.due_index import DueIndex, DueKey
-from workstealing.structures.layout import LAYOUT_SCRIPTS, facts_of
+from workstealing.structures.layout import LAYOUT_SCRIPTS, ask_server
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
 from workstealing.structures.stored import holding_ours
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
@@ -52,14 +52,14 @@ from workstealing.structures.volatile_hashes.commands import (
 )
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
 from workstealing.structures.volatile_hashes.server_faults import (
-    ASKING,
-    Info,
     checked_faults,
-    info_of,
     reason_against,
 )
 
 __all__ = ["MigrateToNative"]
+
+_LOOKED_AT = 1_000
+"""The hashes whose fields a backlog counts; of more, these stand for the others."""
 
 
 class MigrateToNative(DivisibleJob):
@@ -78,6 +78,8 @@ class MigrateToNative(DivisibleJob):
     ``migrate_to_native.<namespace>``; random: returns a float in [0, 1).
     """
 
+    unit = "fields"
+
     def __init__(
         self,
         hashes: VolatileHashes | AsyncVolatileHashes,
@@ -95,8 +97,14 @@ class MigrateToNative(DivisibleJob):
         self.limit = checked_limit(limit)
         self.name = f"migrate_to_native.{hashes.namespace}" if name is None else name
         self.dependency: Hashable = hashes.twin.identity
-        self._migrator = _Migrator(hashes.twin, hashes.names, hashes.translator, random, clock)
-        self._migrator.accepted = checked_faults(accept)
+        self._migrator = _Migrator(
+            hashes.twin,
+            hashes.names,
+            hashes.translator,
+            accepted=checked_faults(accept),
+            random=random,
+            clock=clock,
+        )
 
     def perform(self, slice: Slice) -> int:
         """Hand over up to ``slice.limit`` fields; close the namespace when none is left.
@@ -110,7 +118,7 @@ class MigrateToNative(DivisibleJob):
         return self._migrator.migrate(slice)
 
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
-        """Count the hashes that are not handed over yet; their age is unknown.
+        """Count the fields that are not handed over yet; their age is unknown.
 
         Arguments: seconds: the most time, in seconds or a timedelta. Raises: as `perform`. Two
         round trips to each node.
@@ -145,14 +153,16 @@ class _Migrator:
         twin: Twin,
         names: HashNames,
         translator: HashTranslator,
-        random: Callable[[], float] = random.random,
-        clock: Clock = SYSTEM_CLOCK,
+        *,
+        accepted: Collection[str],
+        random: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._index = DueIndex(twin, names, translator.clock_shift_ms, random, clock)
         self._twin = twin
         self._names = names
         self._translator = translator
-        self.accepted: frozenset[str] = frozenset()
+        self._accepted = accepted
 
     def migrate(self, slice: Slice) -> int:
         """Do one slice of the migration.
@@ -166,14 +176,18 @@ class _Migrator:
             if not wait:
                 slice.observe(backlog=0)
             return 0
-        moved, found_any = 0, False
-        for look in looks(self._index, slice, overdue=False):
-            found_any = True
-            for due in look.found:
-                if moved >= slice.limit or slice.expired:
-                    return moved
-                operation = self._translator.move(layout, due.key, slice.limit - moved)
-                moved += self._run(operation, slice)
+        moved, hashes, found_any = 0, 0, False
+        try:
+            for look in looks(self._index, slice, overdue=False):
+                found_any = True
+                for due in look.found:
+                    if moved >= slice.limit or slice.expired:
+                        return moved
+                    operation = self._translator.move(layout, due.key, slice.limit - moved)
+                    moved += self._run(operation, slice)
+                    hashes += 1
+        finally:
+            observe_items(slice, moved, hashes)
         if not found_any:
             self.close(layout, slice)
         return moved
@@ -191,7 +205,7 @@ class _Migrator:
             return None, 0.0
         if layout.backend == EMULATED:
             layout.require_writable()
-            self._require_server(slice)
+            self._require_servers(slice)
             # A process that takes the namespace for returning would hand back again what it meets
             # in a closed index shard: there it cannot tell this migration from one before.
             left = seconds_to_wait(self._index, budget)
@@ -215,7 +229,7 @@ class _Migrator:
             slice.observe(backlog=0)
             return 0
         layout.require_writable()
-        self._require_server(slice)
+        self._require_servers(slice)
         counted = 0
         for look in looks(self._index, slice, overdue=False):
             commands = [("ZCARD", self._names.deadlines(due.key)) for due in look.found]
@@ -227,9 +241,17 @@ class _Migrator:
         return min(counted, slice.limit)
 
     def backlog(self, seconds: float) -> Backlog:
-        """Count the hashes that are not handed over yet; see `due_backlog`."""
+        """Count the fields that are not handed over yet; see `items_backlog`."""
         self._index.forget_layout()
-        return due_backlog(self._index, seconds, "hashes to hand over", overdue=False)
+        budget = Budget(seconds, timeout=seconds)
+
+        def count(node: Node, found: Sequence[bytes]) -> int:
+            asked = [("ZCARD", self._names.deadlines(each)) for each in found]
+            # A hash without a field is still to be taken out of the index.
+            return sum(max(1, each) for each in checked(self._twin.call(node, asked, budget)))
+
+        what = "fields to hand over"
+        return items_backlog(self._index, seconds, what, count, _LOOKED_AT, overdue=False)
 
     def parts(self, n: int, seconds: float = 10.0) -> list[DuePart]:
         """Divide the namespace for a sweep; see `divided`."""
@@ -258,27 +280,21 @@ class _Migrator:
         if mark_shards(self._index, layout, NATIVE, before, budget, if_empty=True):
             change_backend(self._index, MIGRATING, NATIVE, budget)
 
-    def _require_server(self, slice: Slice) -> None:
-        script = load("layout/server_facts")
-        asking = Operation(script, (self._names.layout,), NATIVE_COMMANDS, facts_of)
-        facts = self._run(asking, slice)
-        if missing := [name for name in NATIVE_COMMANDS if name not in facts.known]:
-            raise ConfigurationError(
-                f"the server lacks {', '.join(missing)}, so the namespace stays emulated: upgrade"
-                " the server to Redis 8 or Valkey 9 first"
-            )
-        for info in self._infos(slice) if self._twin.is_cluster else [facts.info]:
-            if against := reason_against(info, self.accepted):
+    def _require_servers(self, slice: Slice) -> None:
+        """Refuse where a server lacks the commands or has a fault: a cluster's nodes may differ."""
+        for key in self._names.on_each_primary(self._twin):
+            budget = Budget(slice.remaining(), PATIENCE_SECONDS)
+            facts = self._index.drive(ask_server(key, NATIVE_COMMANDS), budget)
+            if missing := [name for name in NATIVE_COMMANDS if name not in facts.known]:
+                raise ConfigurationError(
+                    f"the server lacks {', '.join(missing)}, so the namespace stays emulated:"
+                    " upgrade the server to Redis 8 or Valkey 9 first"
+                )
+            if against := reason_against(facts.info, self._accepted):
                 raise ConfigurationError(
                     f"the namespace {self._names.namespace!r} stays emulated: {against}; or name"
                     " the fault in accept="
                 )
-
-    def _infos(self, slice: Slice) -> Iterator[Info]:
-        """Yield what each node of a cluster tells of itself: their settings may differ."""
-        for node in self._twin.nodes():
-            budget = Budget(slice.remaining(), PATIENCE_SECONDS)
-            yield info_of(self._twin.call(node, ASKING, budget))
 
     def _run(self, operation: Operation, slice: Slice) -> Any:
         # By the first key's slot: on one server the others may lie in other slots.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
@@ -13,15 +13,28 @@ from workstealing.jobs.due_collecting import (
     CollectingJob,
     DueCollector,
     Served,
+    items_backlog,
     left_of,
+    looks,
 )
+from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.fleet import AnyFleet
+from workstealing.store.operations import Steps
+from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, QueueNamespace, ShuffleQueue
-from workstealing.structures.shuffle_queue.deleting import KEYS_A_SCRIPT, Deleted, delete_some
-from workstealing.structures.shuffle_queue.names import QueueNames
+from workstealing.structures.shuffle_queue.deleting import (
+    KEYS_A_SCRIPT,
+    Deleted,
+    delete_some,
+    groups_in,
+    meta_of,
+    span_in,
+)
+from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
+from workstealing.structures.stored import holding_ours
 
 __all__ = ["QueueExpiry"]
 
@@ -36,15 +49,17 @@ class QueueExpiry(CollectingJob):
 
     Arguments: queues: a client, a fleet, or one of the namespace's queues; limit: the most keys a
     slice deletes (a script at most 100); namespace: by default the queue's, or ``shuffle_queues``;
-    dry_run: count idle queues, at most `limit`, and delete nothing; name: of the job, by default
-    ``queue_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among due
-    queues.
+    dry_run: count the keys of idle queues, at most `limit`, and delete nothing; name: of the job,
+    by default ``queue_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among
+    due queues.
 
     A slice takes at most two round trips to find queues that are due, and two for each script. Each
     script checks again that the queue is due, so a user who comes in between wins. The keys deleted
     until then are gone, and the rest is a whole queue. The last script deletes the last key
     together with the queue's entry in the due index, so the queue is found until then.
     """
+
+    unit = "keys"
 
     def __init__(
         self,
@@ -92,7 +107,7 @@ class _QueueCollector(DueCollector):
     """
 
     scripts = "shuffle_queue/"
-    what = "idle queues"
+    what = "keys of idle queues"
 
     def __init__(self, index: DueIndex, clock_shift_ms: int) -> None:
         super().__init__(index)
@@ -118,6 +133,35 @@ class _QueueCollector(DueCollector):
             else:
                 served += 1
         return Served(deleted, served, problem)
+
+    def count(self, slice: Slice) -> int:
+        """Return how many keys of idle queues a slice would delete now, at most the limit.
+
+        Two round trips for each queue.
+        """
+        counted = 0
+        try:
+            for look in looks(self._index, slice):
+                for due in look.found:
+                    counted += self._index.drive(_keys_of(due.key), Budget(slice.remaining()))
+                    if counted >= slice.limit or slice.expired:
+                        return min(counted, slice.limit)
+        except OutOfTime:
+            if not counted:
+                raise
+        return min(counted, slice.limit)
+
+    def backlog(self, seconds: float, most_queues: int = 200) -> Backlog:
+        """Count the keys of idle queues; with more than 200 of these, those stand for the others.
+
+        Two round trips to each node, and two for each queue.
+        """
+        drive, budget = self._index.drive, Budget(seconds, timeout=seconds)
+
+        def count(_: Node, found: Sequence[bytes]) -> int:
+            return sum(drive(_keys_of(each), budget) for each in found)
+
+        return items_backlog(self._index, seconds, self.what, count, most_queues)
 
     def _delete(self, due: DueKey, limit: int, slice: Slice, timeout: float | None) -> int:
         """Delete at most `limit` keys of one queue; fewer if the queue is used again."""
@@ -145,3 +189,22 @@ class _QueueCollector(DueCollector):
             clock_shift_ms=self._shift_ms,
         )
         return self._index.drive(steps, budget)
+
+
+def _keys_of(queue: bytes) -> Steps[int]:
+    """Count the keys that an expiry would delete of an idle queue. Two round trips.
+
+    Where a group has dead messages, these and the queue's meta stay.
+    """
+    names = QueueNames(queue)
+    with holding_ours(names.meta):
+        reply = yield ("HGETALL", names.meta)
+    meta = meta_of(reply)
+    groups = [names.group(each) for each in groups_in(meta)]
+    going = [*names.streams(span_in(names, meta, MOST_STREAMS)), names.notifications]
+    going += [names.tracking, names.deadlines]
+    going += [key for group in groups for key in group.all if key != group.dead]
+    there = yield ("EXISTS", *going)
+    dead = [group.dead for group in groups]
+    has_dead = (yield ("EXISTS", *dead)) if dead else 0
+    return int(there) + (bool(meta) and not has_dead)

@@ -83,6 +83,8 @@ class SqlExpiry(Job):
     ConfigurationError.
     """
 
+    unit = "rows"
+
     def __init__(
         self,
         engine: sa.Engine,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from workstealing.clock import Duration, seconds_of
@@ -11,12 +11,16 @@ from workstealing.errors import ConfigurationError
 from workstealing.jobs.leftovers import (
     DECLARED,
     LIVE,
+    Counting,
     Garbage,
     Item,
     Leftovers,
+    Look,
+    Parts,
     Rule,
     Unknown,
     Verdicts,
+    exactly,
     keys,
     look,
     seen_twice,
@@ -25,6 +29,7 @@ from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
 
 __all__ = [
+    "AbandonedEntries",
     "AcknowledgedEntries",
     "EntriesBeyond",
     "IdleConsumers",
@@ -34,6 +39,8 @@ __all__ = [
 
 VERSIONS = "any reader in groups: taskiq-redis, FastStream, Prefect, XREADGROUP"
 _CONSUMERS_AT_ONCE, _MOST_CONSUMERS, _MOST_GROUPS = 100, 5_000, 1_000
+# So many entries are read at most from each side of a boundary, to count those before it.
+_COUNTED = 500
 # Ids that are times lie behind the year 2000, and not far in the future.
 _YEAR_2000_MS, _FUTURE_MS = 946_684_800_000, 366 * 86_400_000
 
@@ -57,6 +64,7 @@ class AcknowledgedEntries(Rule):
     finds = "Entries of streams that every group has acknowledged."
     certainty = DECLARED
     can_undo = False
+    counted_in = "entries"
 
     def __init__(
         self, pattern: str | bytes, groups: int = 1, name: str = "streams.acknowledged"
@@ -83,6 +91,10 @@ class AcknowledgedEntries(Rule):
         own = (self._groups, _MOST_GROUPS)
         return Garbage(script=Operation(load("leftovers/trim_stream"), (item.key,), own))
 
+    def parts(self, item: Item) -> Counting:
+        """Count the entries before the first that some group still needs; see `_acknowledged`."""
+        return (yield from _acknowledged(item.key))
+
 
 class IdleConsumers(Rule):
     """Consumers without pending entries that have asked for nothing for long.
@@ -99,6 +111,7 @@ class IdleConsumers(Rule):
     finds = "Consumers of streams that are idle for long and have nothing pending."
     certainty = DECLARED
     can_undo = False
+    counted_in = "consumers"
 
     def __init__(
         self,
@@ -127,6 +140,56 @@ class IdleConsumers(Rule):
                 return Garbage(script=Operation(script, (item.key,), own))
         return LIVE
 
+    def parts(self, item: Item) -> Counting:
+        """Count such consumers of all groups of a stream."""
+        consumers = yield from _consumers_of(item.key)
+        idle = [each for each in consumers if not each[b"pending"] and each[b"idle"] >= self._idle]
+        return exactly(len(idle), len(consumers))
+
+
+class AbandonedEntries(Rule):
+    """Entries that consumers have pending who have asked for nothing for long: only reported.
+
+    Arguments: pattern: of the streams' names; idle: for how long, in seconds or as a timedelta;
+    name; most: as of `IdleConsumers`. The server knows no more of a consumer than that: it may be
+    dead, wait in one long BLOCK, or still work on the entry. Removing it would lose its entries, so
+    nothing is removed: XAUTOCLAIM gives them to another one.
+    """
+
+    owner = "streams"
+    versions = VERSIONS
+    finds = "Entries pending for consumers that have asked for nothing for long: XAUTOCLAIM's work."
+    certainty = DECLARED
+    reports_only = True
+    counted_in = "entries"
+
+    def __init__(
+        self,
+        pattern: str | bytes,
+        idle: Duration,
+        name: str = "streams.abandoned",
+        most: int = _MOST_CONSUMERS,
+    ) -> None:
+        self.name, self.where, self._most = name, keys(pattern, "stream"), most
+        self._idle = int(1000 * seconds_of(idle, "idle", 1.0))
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a stream: it counts if such a consumer has something pending."""
+        (groups,) = yield look(("XINFO", "GROUPS", item.key))
+        about = [_as_dict(each) for each in groups]
+        if len(about) > _MOST_GROUPS or sum(each[b"consumers"] for each in about) > self._most:
+            return _too_many(self._most)
+        if not any(each[b"pending"] for each in about):
+            return LIVE
+        count, *_ = yield from self.parts(item)
+        return Garbage() if count else LIVE
+
+    def parts(self, item: Item) -> Counting:
+        """Count the entries that such consumers have pending."""
+        consumers = yield from _consumers_of(item.key)
+        held = [each[b"pending"] for each in consumers if each[b"idle"] >= self._idle]
+        return exactly(sum(held), sum(each[b"pending"] for each in consumers))
+
 
 class UnreadGroups(Rule):
     """Groups that nobody reads, and that keep a stream's entries from being removed: only reported.
@@ -141,6 +204,7 @@ class UnreadGroups(Rule):
     versions = VERSIONS
     finds = "Streams with a group that nobody reads, and that keeps their entries."
     reports_only = True
+    counted_in = "streams"
 
     def __init__(
         self, pattern: str | bytes, idle: Duration, name: str = "streams.unread_groups"
@@ -186,6 +250,7 @@ class EntriesBeyond(Rule):
     finds = "Entries of streams beyond a declared number or age."
     certainty = DECLARED
     can_undo = False
+    counted_in = "entries"
 
     def __init__(
         self,
@@ -211,26 +276,31 @@ class EntriesBeyond(Rule):
             ("XRANGE", item.key, "-", "+", "COUNT", 1),
             ("XREVRANGE", item.key, "+", "-", "COUNT", 1),
         )
-        is_long, is_old = 0 <= self._most < size, False
+        is_over = 0 <= self._most < size
         if self._age >= 0 and first:
             now = 1000 * item.now
             if not _YEAR_2000_MS <= _number(last[0][0])[0] <= now + _FUTURE_MS:
                 return Unknown("its ids are no times")
-            is_old = _number(first[0][0])[0] < now - self._age
-        if not is_long and not is_old:
+            is_over |= _number(first[0][0])[0] < now - self._age
+        if not is_over:
             return LIVE
-        own = (self._most, self._age)
-        return Garbage(script=Operation(load("leftovers/bound_stream"), (item.key,), own))
+        script, own = load("leftovers/bound_stream"), (self._most, self._age)
+        return Garbage(script=Operation(script, (item.key,), own))
+
+    def parts(self, item: Item) -> Counting:
+        """Count the entries beyond the bounds; those before an age as `_before` does."""
+        return (yield from _beyond(item.key, self._most, 1000 * item.now - self._age, self._age))
 
 
 class StreamLeftovers(Leftovers):
     """Removes acknowledged entries from streams, gone consumers, and entries beyond bounds.
 
     Arguments: client; pattern: of the streams' names; idle: after which a consumer counts as gone,
-    and a group as unread, which a dry run counts, None: none does; groups: see
-    `AcknowledgedEntries`; most and age: see `EntriesBeyond`, None: any; further ones: of
-    `Leftovers`, but for undo: an entry cannot come back to its place. A slice removes up to 1,100
-    entries of a stream.
+    and a group as unread, which a dry run counts, like the entries that such consumers have
+    pending, None: none does; groups: see `AcknowledgedEntries`; most and age: see `EntriesBeyond`,
+    None: any; limit: the most entries, or consumers, that a slice removes, by default 1,000: the
+    server frees whole nodes of a stream; further ones: of `Leftovers`, but for undo: an entry
+    cannot come back to its place.
     """
 
     def __init__(
@@ -243,18 +313,101 @@ class StreamLeftovers(Leftovers):
         most: int | None = None,
         age: Duration | None = None,
         name: str = "stream_leftovers",
+        limit: int = 1_000,
         **options: Any,
     ) -> None:
         rules: list[Rule] = [AcknowledgedEntries(pattern, groups)]
         if idle is not None:
-            rules += (IdleConsumers(pattern, idle), UnreadGroups(pattern, idle))
+            rules += (
+                IdleConsumers(pattern, idle),
+                UnreadGroups(pattern, idle),
+                AbandonedEntries(pattern, idle),
+            )
         if most is not None or age is not None:
             rules.append(EntriesBeyond(pattern, most=most, age=age))
-        super().__init__(client, rules, name=name, **options)
+        super().__init__(client, rules, name=name, limit=limit, **options)
 
 
 def _too_many(most: int) -> Unknown:
     return Unknown(f"it has more than {_MOST_GROUPS:,} groups, or {most:,} consumers in them")
+
+
+def _consumers_of(
+    key: bytes,
+) -> Generator[Look, Sequence[Any], list[Mapping[bytes, Any]]]:
+    """Return what the server says of all consumers of a stream."""
+    (groups,) = yield look(("XINFO", "GROUPS", key))
+    names = [about[b"name"] for about in map(_as_dict, groups) if about[b"consumers"]]
+    listed = yield look(*(("XINFO", "CONSUMERS", key, each) for each in names))
+    return [_as_dict(one) for each in listed for one in each]
+
+
+def _acknowledged(key: bytes) -> Counting:
+    """Count a stream's entries before the first that some group still needs.
+
+    From Redis 7 on a group says how many entries lie behind the last one that it was given. The
+    others are read, 500 at most from each side; with more on both sides, the count is an estimate
+    between two bounds: see `_before`.
+    """
+    groups, length = yield look(("XINFO", "GROUPS", key), ("XLEN", key))
+    about = [_as_dict(each) for each in groups]
+    if not about or not length or len(about) > _MOST_GROUPS:
+        return exactly(0, length)
+    pending = yield look(*(("XPENDING", key, each[b"name"], "-", "+", 1) for each in about))
+    needed = [each[0][0] for each in pending if each]
+    last = min(about, key=lambda each: _number(each[b"last-delivered-id"]))
+    given, lag = last[b"last-delivered-id"], last.get(b"lag")
+    known = length - lag if isinstance(lag, int) and 0 <= lag <= length else None
+    first_needed = min(needed, key=_number, default=None)
+    if first_needed is None or _number(first_needed) > _number(given):
+        if known is not None:
+            return exactly(known, length)
+        return (yield from _before(key, length, given, (b"(" + given, b"+"), length))
+    if known is None:
+        known, given = length, b"+"
+    end = b"(" + first_needed
+    return (yield from _before(key, length, end, (first_needed, given), known))
+
+
+def _beyond(key: bytes, most: int, since_ms: float, age: int) -> Counting:
+    """Count the entries that `EntriesBeyond` removes: a bound below 0 is none."""
+    (length,) = yield look(("XLEN", key))
+    beyond = max(0, length - most) if most >= 0 else 0
+    if age < 0:
+        return exactly(beyond, length)
+    oldest = b"%d-0" % max(0, int(since_ms))
+    old = yield from _before(key, length, b"(" + oldest, (oldest, b"+"), length)
+    # Both bounds remove from the beginning on, so the larger number is that of both.
+    number, low, high = (max(beyond, each) for each in (old.number, old.low, old.high))
+    return Parts(number, length, low, high)
+
+
+def _before(
+    key: bytes, length: int, end: bytes, behind: tuple[bytes, bytes], known: int
+) -> Counting:
+    """Count the first entries of a stream, up to an end of a range.
+
+    Arguments: key; length: of the stream; end: of the range from the first entry on; behind: the
+    two ends of the range of those behind it; known: how many entries both ranges have together. At
+    most 500 entries of each range are read. Returns: the exact number where one of them is shorter;
+    else bounds that are certain, and between them what the times in the ids tell, as if the entries
+    had come evenly.
+    """
+    front, rest, first, newest = yield look(
+        ("XRANGE", key, "-", end, "COUNT", _COUNTED),
+        ("XRANGE", key, *behind, "COUNT", _COUNTED),
+        ("XRANGE", key, "-", "+", "COUNT", 1),
+        ("XREVRANGE", key, "+", "-", "COUNT", 1),
+    )
+    if len(front) < _COUNTED:
+        return exactly(len(front), length)
+    if len(rest) < _COUNTED:
+        return exactly(max(0, known - len(rest)), length)
+    low, high = len(front), max(len(front), known - len(rest))
+    began, ended = (_number(each[0][0])[0] for each in (first, newest))
+    at = _number(end.removeprefix(b"("))[0]
+    share = (at - began) / (ended - began) if ended > began else 1.0
+    return Parts(min(high, max(low, round(share * length))), length, low, high)
 
 
 def _as_dict(reply: Any) -> Mapping[bytes, Any]:

@@ -43,6 +43,8 @@ class TrackQueued(Job):
     Source: Jim Nelson's talk on work stealing at the Internet Archive.
     """
 
+    unit = "ids"
+
     def __init__(
         self,
         tracked: TrackedSet | AsyncTrackedSet,

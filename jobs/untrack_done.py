@@ -60,6 +60,8 @@ class UntrackDone(Job):
     generation and the sub-sets; without them, all removals from a busy set would abort.
     """
 
+    unit = "ids"
+
     def __init__(
         self,
         tracked: TrackedSet | AsyncTrackedSet,

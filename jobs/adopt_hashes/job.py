@@ -80,6 +80,8 @@ class AdoptHashes(DivisibleJob):
     Internet Archive. Raises: ConfigurationError for arguments that do not fit together.
     """
 
+    unit = "fields"
+
     def __init__(
         self,
         hashes: VolatileHashes | AsyncVolatileHashes,
@@ -168,14 +170,14 @@ class AdoptHashes(DivisibleJob):
         return self._adoption.report(layout, slice, most)
 
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
-        """Count the hashes with fields to adopt; a lower bound if there was not time for all.
+        """Count the fields to adopt; a lower bound if there was not time for all hashes.
 
         Arguments: seconds: the most time, in seconds or a timedelta. Raises: as `perform`. Cost:
         that of `report`.
         """
         found = self.report(seconds=seconds)
-        age = None if found.hashes or not found.is_all else 0.0
-        return Backlog(found.hashes, age, "hashes to adopt", found.is_all)
+        age = None if found.fields or not found.is_all else 0.0
+        return Backlog(found.fields, age, "fields to adopt", found.is_all)
 
     def restart(self) -> None:
         """Begin the walk again, on every node; one round trip to each.

@@ -17,7 +17,7 @@ from typing import Any
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
 from workstealing.jobs.key_walk import KeyShare, move_place, read_place
-from workstealing.jobs.leftovers.judging import Judging
+from workstealing.jobs.leftovers.judging import Judging, parts_of
 from workstealing.jobs.leftovers.removing import Keeping, Removed, Remover, SideKeys
 from workstealing.jobs.leftovers.rule import (
     Basis,
@@ -124,14 +124,16 @@ class Leftovers(DivisibleJob):
     def perform(self, slice: Slice) -> int:
         """Judge the next items of one rule, and remove at most ``slice.limit`` that are garbage.
 
-        Returns: how many were removed, or would be in a dry run. Raises: Aborted if their owner
+        Returns: how many were removed, in `unit`; in a dry run, how many garbage items it has met:
+        a lap of a dry run counts each of them once, and a page, or a key with many parts, as a
+        whole, so one slice may count more than its limit. Raises: Aborted if their owner
         wrote to all of them meanwhile, or another recruit moved the place; Skipped if the server is
         full, and what is removed should be kept; OutOfTime; connection faults. One round trip for
         the place, one or two for each page of 250 keys or 50 members (3 pages at most), three for
         the removal, and one for the new place.
         """
         self._say()
-        rules = [each for each in self.rules if not each.reports_only or self.dry_run]
+        rules = self._counting
         if not rules:
             return 0
         rule = rules[drawn(len(rules), self.random)]
@@ -139,6 +141,16 @@ class Leftovers(DivisibleJob):
         node = nodes[drawn(len(nodes), self.random)]
         walk = RuleWalk(self, rule, node, slice)
         return walk.go(KeyShare(), dry_run=bool(self.dry_run))
+
+    @property
+    def unit(self) -> str:
+        """The units of the rules that count now, such as "entries", or "entries and consumers"."""
+        return " and ".join(dict.fromkeys(each.unit for each in self._counting or self.rules))
+
+    @property
+    def _counting(self) -> list[Rule]:
+        """The rules whose garbage a slice counts: a rule that only reports counts in a dry run."""
+        return [each for each in self.rules if not each.reports_only or self.dry_run]
 
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the garbage that all rules find now; a lower bound if there was not time for all.
@@ -149,13 +161,12 @@ class Leftovers(DivisibleJob):
         """
         found, is_all = 0, True
         slice = Slice(1, seconds, self._clock)
-        rules = [each for each in self.rules if not each.reports_only or self.dry_run]
-        for rule in rules:
+        for rule in self._counting:
             for node in self._twin.nodes():
                 counted, ended = RuleWalk(self, rule, node, slice).count()
                 found, is_all = found + counted, is_all and ended
         age = None if found or not is_all else 0.0
-        return Backlog(found, age, "leftovers", is_all)
+        return Backlog(found, age, self.unit, is_all)
 
     def restart(self) -> None:
         """Begin the walks of all rules anew, with no rest; one round trip for each, and node."""
@@ -263,7 +274,7 @@ class RuleWalk:
                 raise
         if self._aborted and not self.handled:
             raise Aborted("the owner wrote to the items met between WATCH and EXEC")
-        return min(self.handled, self._slice.limit)
+        return self.handled
 
     def walk(self, place: RulePlace, share: KeyShare, *, dry_run: bool) -> RulePlace:
         """Handle up to the limit of items from a place on; return the place to go on from."""
@@ -275,12 +286,18 @@ class RuleWalk:
                 return place
             found = self._found(step)
             room = max(0, slice.limit - self.handled)
-            some = self._in_random_order(found) if self._has_scripts(found) else found[:room]
-            removed = Removed(len(found)) if dry_run else self._remove(some, room, step.now)
+            if dry_run:
+                removed, rest = self._count(found, step.now, room)
+            else:
+                some = self._in_random_order(found) if self._has_scripts(found) else found[:room]
+                removed, rest = self._remove(some, room, step.now), b""
             self.handled += removed.items
             counted = replace(
                 place, rests=0.0, found=place.found + removed.items, size=place.size + removed.size
             )
+            if rest:
+                # The next slice of the dry run goes on at this key of the page.
+                return replace(counted, inside=rest)
             if not dry_run and removed.items and (len(some) < len(found) or self._stays(removed)):
                 # The rest of this page comes in the next slice: what was removed is not met again.
                 return counted
@@ -321,12 +338,34 @@ class RuleWalk:
         pages = Pages(self._twin, self._node, self._rule, self._slice, KeyShare())
         try:
             for step in pages.steps(RulePlace()):
-                found += len(self._found(step, notes=False))
+                garbage = self._found(step, notes=False)
+                found += self._count(garbage, step.now, None)[0].items
                 if self._slice.expired and not step.is_end:
                     return found, False
         except OutOfTime:
             return found, False
         return found, True
+
+    def _count(
+        self, found: Sequence[tuple[Item, Garbage]], now: float, room: int | None
+    ) -> tuple[Removed, bytes]:
+        """Count garbage in the rule's unit, a key with many parts as a whole.
+
+        Arguments: room: from which on no further key is counted, where counting takes commands of
+        its own; None: all are. Returns: the number, and the first key that was not counted, if any.
+        """
+        if not self._rule.counted_in:
+            return Removed(len(found)), b""
+        counted = Removed()
+        for number, (item, _) in enumerate(found):
+            if number and room is not None and (counted.items >= room or self._slice.expired):
+                return counted, item.key
+            one_slot = self._twin.is_cluster
+            (parts,) = parts_of(
+                self._rule, [item], now, lambda commands, _: self._read(commands), one_slot=one_slot
+            )
+            counted.items += parts.number
+        return counted, b""
 
     def _lapped(self, place: RulePlace, now: float) -> RulePlace:
         share = place.found / max(1, place.judged)
@@ -402,7 +441,8 @@ class RuleWalk:
                     total.has_more = True
                     break
                 try:
-                    total.add(remover.run_script(self._rule, item, garbage, self._slice))
+                    left = room - total.items
+                    total.add(remover.run_script(self._rule, item, garbage, left, self._slice))
                 except OutOfTime:
                     if not total.items:
                         raise

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from workstealing.jobs.leftovers.rule import LIVE, Item, Look, Rule, Unknown, Verdict, Verdicts
+from workstealing.jobs.leftovers.rule import LIVE, Item, Look, Parts, Rule, Unknown, exactly
 from workstealing.store.connection import Command
 from workstealing.store.keys import key_slot, to_bytes
 
 Send = Callable[[list[Command], tuple[bytes, ...]], list[Any]]
 """Sends commands in one round trip, after WATCH on some keys; returns their replies, errors too."""
+
+_Asked = Generator[Look, Sequence[Any], Any]
 
 # The commands whose key is not their first argument.
 _KEY_SECOND = frozenset({"XINFO", "OBJECT", "MEMORY"})
@@ -23,23 +25,31 @@ class Judging:
     """The verdicts of one rule on some items, asked for in lock step.
 
     Arguments: rule; items; now: the server's time, in seconds since the epoch; one_slot: whether
-    all keys of an item must share its hash slot, as on a cluster.
+    all keys of an item must share its hash slot, as on a cluster; counts: whether the rule is asked
+    for the items' parts, and not for their verdicts.
 
     Attributes: looks: the present step of each item without a verdict so far.
     """
 
     def __init__(
-        self, rule: Rule, items: Sequence[Item], now: float, *, one_slot: bool = False
+        self,
+        rule: Rule,
+        items: Sequence[Item],
+        now: float,
+        *,
+        one_slot: bool = False,
+        counts: bool = False,
     ) -> None:
         self._items = items
         self._one_slot = one_slot
-        self._verdicts: list[Verdict] = [LIVE] * len(items)
-        self.looks: list[tuple[int, Verdicts, Look]] = []
+        self._verdicts: list[Any] = [LIVE] * len(items)
+        self.looks: list[tuple[int, _Asked, Look]] = []
+        asked: Callable[[Item], _Asked] = rule.parts if counts else rule.verdict
         for number, item in enumerate(items):
-            self._go_on(number, rule.verdict(item._replace(now=now)), None)
+            self._go_on(number, asked(item._replace(now=now)), None)
 
-    def run(self, send: Send) -> list[Verdict]:
-        """Ask until each item has its verdict; return them in order.
+    def run(self, send: Send) -> list[Any]:
+        """Ask until each item has its verdict, or its parts; return them in order.
 
         Raises: errors of `send`; error replies that say nothing of the item, such as NOPERM. One
         round trip for each step of the longest verdict.
@@ -59,7 +69,7 @@ class Judging:
         """Return the keys to WATCH before the present looks."""
         return tuple(dict.fromkeys(key for _, _, each in self.looks for key in each.watch))
 
-    def _answer(self, number: int, verdicts: Verdicts, replies: list[Any]) -> None:
+    def _answer(self, number: int, verdicts: _Asked, replies: list[Any]) -> None:
         wrong = next((each for each in replies if isinstance(each, Exception)), None)
         if wrong is None:
             self._go_on(number, verdicts, replies)
@@ -68,7 +78,7 @@ class Judging:
         if not is_of_the_key(wrong):
             raise wrong
 
-    def _go_on(self, number: int, verdicts: Verdicts, replies: Any) -> None:
+    def _go_on(self, number: int, verdicts: _Asked, replies: Any) -> None:
         try:
             look = verdicts.send(replies)
         except StopIteration as done:
@@ -83,6 +93,17 @@ class Judging:
                 self._verdicts[number] = Unknown("its keys lie in several hash slots")
                 return
             self.looks.append((number, verdicts, look))
+
+
+def parts_of(
+    rule: Rule, items: Sequence[Item], now: float, send: Send, *, one_slot: bool = False
+) -> list[Parts]:
+    """Count items that are garbage in the rule's unit; one that has gone meanwhile has no part.
+
+    Arguments, raises and cost: as of `Judging`.
+    """
+    found = Judging(rule, items, now, one_slot=one_slot, counts=True).run(send)
+    return [each if isinstance(each, Parts) else exactly(0, 0) for each in found]
 
 
 def is_of_the_key(error: Exception) -> bool:

@@ -28,7 +28,7 @@ from workstealing.store.twin import Twin
 from workstealing.structures.stored import holding_ours
 
 FULL_LOAD = 100
-"""A rule's script that removes so many parts, or more, may have left some behind."""
+"""A rule's script that removes so many parts, or all for which there is room, may leave some."""
 # The audit stream holds the last removals, and ends so long after the last one.
 AUDITED, AUDIT_MS = 10_000, 30 * 86_400_000
 _REMOVERS = {"set": "SREM", "zset": "ZREM", "hash": "HDEL"}
@@ -215,10 +215,12 @@ class Remover:
                 ) from error
             return self._remove_by_script(rule, items, fingerprints, now, slice)
 
-    def run_script(self, rule: Rule, item: Item, garbage: Garbage, slice: Slice) -> Removed:
+    def run_script(
+        self, rule: Rule, item: Item, garbage: Garbage, room: int, slice: Slice
+    ) -> Removed:
         """Remove by a rule's own script. Raises: error replies; OutOfTime; connection faults.
 
-        One round trip.
+        Arguments: room: the most parts that it removes. One round trip.
         """
         given = garbage.script
         assert given is not None, "only garbage with a script comes here"
@@ -226,14 +228,14 @@ class Remover:
         operation = Operation(
             given.script,
             (*given.keys, self._side_keys.removed(item.key)),
-            (len(given.args), *given.args, AUDITED, AUDIT_MS, *about),
+            (len(given.args) + 1, *given.args, room, AUDITED, AUDIT_MS, *about),
         )
         slice.spend(1)
         budget = Budget(slice.remaining())
         # Another program's key lies in a slot of its own choice: that matters on a cluster alone.
         keys = tuple(operation.keys) if self._twin.is_cluster else (item.key,)
         (parts,) = checked(self._twin.call_keys(keys, [operation.by_text()], budget))
-        return Removed(int(parts), has_more=int(parts) >= FULL_LOAD)
+        return Removed(int(parts), has_more=int(parts) >= min(FULL_LOAD, room))
 
     def _decide(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import enum
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -160,9 +160,10 @@ class Garbage(NamedTuple):
 
     Fields: removals: all of them at once, or none; fingerprint: for a rule of SEEN_TWICE, anything
     that changes when the owner uses the item; script: removes by itself in place of `removals`,
-    where no WATCH sees what the owner does, and returns how many parts it has removed (it removes a
-    hundred at least, if there are so many): its keys and its own arguments, to which the job adds
-    its audit stream (see `lua/leftovers/note.lua`).
+    where no WATCH sees what the owner does, and returns how many parts it has removed: its keys and
+    its own arguments, to which the job adds the room (the most parts that the slice may still
+    remove; a hundred go at least, if there is so much room and there are so many) and its audit
+    stream (see `lua/leftovers/note.lua`). A rule with a script counts its parts in `Rule.parts`.
     """
 
     removals: tuple[Removal, ...] = ()
@@ -170,9 +171,35 @@ class Garbage(NamedTuple):
     script: Operation | None = None
 
 
+class Parts(NamedTuple):
+    """How many parts of an item a rule's script would remove now, of how many that it has.
+
+    Fields: number; of: how many of the same kind the item has, the rest too; low and high: the
+    bounds within which the number lies for certain; both are the number itself where nothing was
+    estimated.
+    """
+
+    number: int
+    of: int
+    low: int
+    high: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing was estimated."""
+        return self.low == self.high
+
+
+def exactly(number: int, of: int) -> Parts:
+    """Return a number of parts that is no estimate. Arguments: see `Parts`."""
+    return Parts(number, of, number, number)
+
+
 Verdict = Live | Unknown | Garbage
 Verdicts = Generator[Look, Sequence[Any], Verdict]
 """The generator of an item's verdict: it yields looks and returns the verdict."""
+Counting = Generator[Look, Sequence[Any], Parts]
+"""The generator of the number of an item's parts: it yields looks and returns the parts."""
 
 LIVE = Live()
 
@@ -221,6 +248,17 @@ class Rule(abc.ABC):
     needs_ttl: ClassVar[bool] = False
     """Whether keys may only be given a time to live, and never be deleted."""
 
+    counted_in: ClassVar[str] = ""
+    """The things that are counted, where they are not the items themselves: "entries"."""
+
+    @property
+    def unit(self) -> str:
+        """What one of its items is, in the plural: "keys", "members", "fields", "entries".
+
+        The survey, a dry run, a slice, the backlog and every figure of them count in it.
+        """
+        return self.counted_in or _UNITS.get(self.where.type if self.where.inside else None, "keys")
+
     @abc.abstractmethod
     def verdict(self, item: Item) -> Verdicts:
         """Judge an item.
@@ -228,6 +266,15 @@ class Rule(abc.ABC):
         Arguments: item. Yields: looks, and is sent the replies to each one's commands: a command's
         error reply ends the verdict. Returns: the verdict.
         """
+
+    def parts(self, item: Item) -> Counting:  # noqa: ARG002 - for those with a script
+        """Count an item that is garbage, in the rule's unit: one, unless a script removes parts.
+
+        Arguments: item. Yields and returns: as `verdict`, but returns `Parts`. A slice that removes
+        asks for none of it; the survey, dry runs and backlogs do.
+        """
+        yield from ()
+        return exactly(1, 1)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -252,6 +299,7 @@ def checked_rules(rules: Sequence[Any]) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
+_UNITS: Mapping[str | None, str] = {"set": "members", "zset": "members", "hash": "fields"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.]*")
 _GLOB = re.compile(rb"\\.|\[\^?(?:\\.|[^\]])*\]|[*?]|.", re.DOTALL)
 _compiled_patterns: dict[bytes, re.Pattern[bytes]] = {}

@@ -46,6 +46,8 @@ class TimeShardSweeper(Job):
     finds no work, that one is all.
     """
 
+    unit = "messages"
+
     def __init__(
         self,
         queue: TimeShardQueue | AsyncTimeShardQueue,

@@ -1,6 +1,7 @@
 -- Removes the oldest entries of a stream that every group has acknowledged.
 -- KEYS: the stream, the audit stream. ARGV: as of note(); own: the least number of groups (with fewer,
--- nobody knows who still wants to read), and the most (with more, the server would list them for too long).
+-- nobody knows who still wants to read), the most (with more, the server would list them for too long), and
+-- the room.
 -- Returns how many entries were removed.
 --@include note
 --@include trim
@@ -46,9 +47,9 @@ for _, group in ipairs(groups) do
 end
 local removed
 if pending and not before(given, pending) then
-  removed = trim(stream, pending, '(' .. pending)
+  removed = trim(stream, pending, '(' .. pending, room)
 else
-  removed = trim(stream, given, given)
+  removed = trim(stream, given, given, room)
 end
 note(removed)
 return removed

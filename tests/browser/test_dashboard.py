@@ -16,6 +16,7 @@ from support.dashboards import HOSTILE, TOKEN, VIEW_TOKEN, make_app, write_hour
 from workstealing import Recruiter
 from workstealing.dashboard import Streams
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
+from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.structures import DurableKeys, Ick, TrackedSet, VolatileHashes
 
@@ -74,6 +75,33 @@ def test_the_page_updates_itself_in_place(
     page.get_by_text("sweep", exact=True).first.wait_for()
     assert cell(page, "sweep", "Rate").inner_text() == "0.125"
     assert page.evaluate("window.same") is True
+
+
+def test_a_cache_comes_with_its_figures(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    """From another process's ledger, while the page is open; by keyboard, and on a phone."""
+    app = make_app(never_recruiter, client, token=TOKEN, streams=quick())
+    phone = {"width": 390, "height": 844}
+    page = open_page(serve(app), TOKEN, viewport=phone)
+    page.wait_for_selector(".light.live")
+    assert not page.locator("#caches-section").is_visible()
+    hashes = VolatileHashes(client, "shop")
+    price = hashes.cached(ttl=60, key="item", recruiter=never_recruiter)(lambda: "<b>3")
+    ledger = Ledger(client)
+    assert [price() for _ in range(4)] == ["<b>3"] * 4
+    ledger.flush()
+    page.wait_for_selector("#caches-section:visible")
+    assert page.inner_text("#caches-text") == "1 called in the last hour"
+    page.focus("#caches > summary")
+    page.keyboard.press("Enter")
+    row = page.locator("#cache-rows tr")
+    found = [row.locator(f'[data-label="{label}"]') for label in ("Hits", "Fresh", "Missed")]
+    assert [each.inner_text() for each in found] == ["75.0%", "3", "1"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= phone["width"]
+    price()
+    ledger.flush()
+    row.locator('[data-label="Hits"]').get_by_text("80.0%", exact=True).wait_for()
 
 
 @pytest.mark.parametrize("threaded", [True, False], ids=["streams that end", "one thread"])

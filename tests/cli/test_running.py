@@ -203,7 +203,13 @@ def test_a_dry_run_that_fails_is_said(command: Any, app_module: MakeApp) -> None
     )
     said = command.json("run", "broken", "--app", name, "--dry-run", status=1)
     error = "ValueError: the\\nmatter"
-    assert said == {"job": "broken", "dry_run": True, "items": None, "error": error}
+    assert said == {
+        "job": "broken",
+        "dry_run": True,
+        "items": None,
+        "unit": "items",
+        "error": error,
+    }
     assert command("run", "broken", "--app", name, "--dry-run", status=1) == ""
     assert command.err == f"the dry run failed: {error}\n"
 
@@ -341,9 +347,15 @@ def test_a_real_servers_garbage_is_counted_and_drained(
     time.sleep(0.01)
     name = app_module(REAL.format(url=redis7.url))
     dry = command.json("run", "hash_field_expiry.cli", "--app", name, "--dry-run")
-    assert dry == {"job": "hash_field_expiry.cli", "dry_run": True, "items": 10, "error": None}
+    assert dry == {
+        "job": "hash_field_expiry.cli",
+        "dry_run": True,
+        "items": 10,
+        "unit": "fields",
+        "error": None,
+    }
     text = command("run", "hash_field_expiry.cli", "--app", name, "--dry-run", "--slice", "4")
-    assert text == "hash_field_expiry.cli: a slice would handle 4 items\n"
+    assert text == "hash_field_expiry.cli: a slice would handle 4 fields\n"
     assert client.exists("item:0") == 1
     one = command.json("run", "hash_field_expiry.cli", "--app", name)
     assert (one["items"], one["outcomes"]["worked"]) == (10, 1)

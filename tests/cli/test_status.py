@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import socket
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import workstealing
 from support.dashboards import kill
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer
 from support.terminals import on_terminal
+from workstealing.cli import status, top
+from workstealing.cli.arguments import parse
 from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings
@@ -158,6 +162,7 @@ def test_caches_of_the_last_hour(command: Any, redis7: RedisServer) -> None:
             "misses": 1,
             "waits": 0,
             "computations": 1,
+            "failures": 0,
             "uncached": 0,
             "seconds": 0.25,
         }
@@ -165,6 +170,21 @@ def test_caches_of_the_last_hour(command: Any, redis7: RedisServer) -> None:
     text = command("status", "--url", redis7.url)
     for part in ("cache, last hour", "shop.price", "1,500", "250 ms"):
         assert part in text
+
+
+def test_top_draws_the_caches_too(redis7: RedisServer) -> None:
+    ledger = Ledger(redis7.client())
+    CACHES.of("shop.rate \x1b[31m").hit(1_250)
+    ledger.on_enlisted(1)
+    assert ledger.flush(5.0)
+    ledger.close()
+    options = parse(["top", "--url", redis7.url])
+    console = Console(width=200, file=io.StringIO(), force_terminal=False)
+    console.print(top.drawn(status.looker(options)()))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    for part in ("cache, last hour", "shop.rate", "1,250"):
+        assert part in drawn
+    assert "\x1b" not in drawn
 
 
 def test_a_url_alone_is_enough_for_the_ledger(command: Any, redis7: RedisServer) -> None:

@@ -152,7 +152,7 @@ def test_a_dry_run_counts_and_changes_nothing(never_recruiter: Recruiter, client
     for _ in range(2):
         status, answer = act(app, name, "dry_run")
         assert status == 200
-        assert answer["said"] == f"a slice of {name} would handle 2 items now"
+        assert answer["said"] == f"{name}: a slice would handle 2 fields now"
     assert never_recruiter.stats()["jobs"][name]["recruited"] == 0
 
 

@@ -541,8 +541,10 @@ class TestStats:
                     "running_seconds": None,
                     "breaker_seconds": None,
                     "unreached": {},
+                    "measured": {},
                     "servers": 1,
                     "dry_run": False,
+                    "unit": "items",
                 }
             },
             "unreached": {},

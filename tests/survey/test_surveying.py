@@ -30,6 +30,7 @@ READING = (
     *("+exists", "+llen", "+lindex", "+sismember", "+hlen", "+hget", "+hmget", "+hexists"),
     *("+xinfo", "+xrange", "+xrevrange", "+xpending", "+xlen", "+zscore", "+zcount", "+zcard"),
     *("+zrange", "+scard", "+info", "+dbsize", "+time", "+ping", "+client|no-touch"),
+    *("+hrandfield", "+srandmember", "+zrandmember", "+getrange", "+lrange"),
 )
 
 

@@ -217,7 +217,12 @@ class Drain:
         jobs = {}
         for name in self._turns:
             done, ended = self._of(name)
-            jobs[name] = {"drained": ended == "drained", "ended": ended, **done.as_dict()}
+            jobs[name] = {
+                "drained": ended == "drained",
+                "ended": ended,
+                "unit": self._jobs[name].unit,
+                **done.as_dict(),
+            }
         return {"drained": self.is_drained, "passed_s": self._deadline.passed, "jobs": jobs}
 
     def as_text(self) -> str:
@@ -225,7 +230,7 @@ class Drain:
         lines = []
         for name in self._turns:
             done, ended = self._of(name)
-            lines.append(f"{printable(name)}: {ended}, {done.as_text()}")
+            lines.append(f"{printable(name)}: {ended}, {done.as_text(self._jobs[name].unit)}")
             if done.error:
                 lines.append(f"  the last error: {done.error}")
         return "\n".join(lines)

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
                         f"{each['rate']:.4g}"
                         + (" adaptive" if each["adaptive"] else "")
                         + (" dry run" if each["dry_run"] else ""),
-                        str(each["limit"]),
+                        f"{each['limit']:,} {each['unit']}",
                     )
                     for each in jobs
                 ],
@@ -60,6 +60,7 @@ def _facts(job: Job, figures: Any) -> dict[str, Any]:
         "rate": figures["rate"],
         "adaptive": figures["adaptive"],
         "limit": figures["limit"],
+        "unit": job.unit,
         "paused": figures["paused"],
         "dry_run": job.dry_run,
         "backlog": type(job).backlog is not Job.backlog,

@@ -11,6 +11,7 @@ from typing import Any
 
 from workstealing.cli.output import note, printable
 from workstealing.recruiting import Hooks, Outcome, Recruiter
+from workstealing.recruiting.job import counted
 from workstealing.recruiting.slice import OUTCOMES, spoken
 
 SLICE_SECONDS = 1.0
@@ -38,11 +39,11 @@ class Performed:
         """Return the figures as plain data."""
         return asdict(self)
 
-    def as_text(self) -> str:
-        """Return the figures for people."""
+    def as_text(self, unit: str = "items") -> str:
+        """Return the figures for people. Arguments: unit: of the items, see `Job.unit`."""
         happened = [f"{count} {spoken(name)}" for name, count in self.outcomes.items() if count]
         return (
-            f"{self.items:,} items in {self.slices} slice{'' if self.slices == 1 else 's'}"
+            f"{counted(self.items, unit)} in {self.slices} slice{'' if self.slices == 1 else 's'}"
             f" ({', '.join(happened) or 'none'}), {self.seconds:.2f} s"
         )
 

@@ -17,6 +17,7 @@ from workstealing.cli.performing import (
 from workstealing.cli.values import at_least, duration
 from workstealing.errors import ConfigurationError, OutOfTime
 from workstealing.recruiting import Outcome, Recruiter
+from workstealing.recruiting.job import counted, would_handle
 from workstealing.recruiting.recruiter import DRY_RUN_SECONDS
 
 FAILED = 1
@@ -79,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _dry_run(recruiter, options)
     heard = Listener(recruiter)
+    unit = recruiter.jobs()[options.job].unit
     wanted = options.slices or 1
     seconds = options.slice_seconds or SLICE_SECONDS
     deadline = Deadline(None)
@@ -88,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     ):
         for number in range(1, wanted + 1):
             outcome = recruiter.perform(options.job, limit=options.slice, seconds=seconds)
-            show(number, f"{options.job}: {heard.jobs[options.job].items:,} items")
+            show(number, f"{options.job}: {counted(heard.jobs[options.job].items, unit)}")
             if outcome in BAD:
                 break
         send_counts(recruiter)
@@ -96,10 +98,16 @@ def run(options: argparse.Namespace) -> int:
     is_good = not any(done.outcomes[each.value] for each in BAD)
     if options.json:
         print_json(
-            {"job": options.job, "dry_run": False, "passed_s": deadline.passed, **done.as_dict()}
+            {
+                "job": options.job,
+                "dry_run": False,
+                "passed_s": deadline.passed,
+                "unit": unit,
+                **done.as_dict(),
+            }
         )
     else:
-        say(f"{printable(options.job)}: {done.as_text()}")
+        say(f"{printable(options.job)}: {done.as_text(unit)}")
         if done.error:
             note(f"the last slice failed: {done.error}")
     return 0 if is_good else FAILED
@@ -126,9 +134,12 @@ def _dry_run(recruiter: Recruiter, options: argparse.Namespace) -> int:
             failure = printable(f"{type(error).__name__}: {error}")
             note(f"the dry run failed: {failure}")
     if options.json:
-        print_json({"job": options.job, "dry_run": True, "items": items, "error": failure})
-    elif failure is None:
-        say(f"{printable(options.job)}: a slice would handle {items:,} items")
+        unit = recruiter.jobs()[options.job].unit
+        told = {"job": options.job, "dry_run": True, "items": items, "unit": unit}
+        print_json({**told, "error": failure})
+    elif items is not None:
+        found = would_handle(recruiter.jobs()[options.job], items, options.slice)
+        say(f"{printable(options.job)}: {found}")
     return 0 if failure is None else FAILED
 
 

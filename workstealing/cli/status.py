@@ -229,6 +229,8 @@ def as_text(snapshot: Snapshot) -> str:
         parts.append(table(JOB_HEADINGS, [job_row(job, snapshot) for job in snapshot.jobs]))
     if errors := error_rows(snapshot):
         parts.append(table(ERROR_HEADINGS, errors, left=2))
+    if measured := measured_rows(snapshot):
+        parts.append(table(MEASURED_HEADINGS, measured, left=2))
     if snapshot.caches:
         parts.append(table(CACHE_HEADINGS, cache_rows(snapshot)))
     if snapshot.structures:
@@ -255,6 +257,13 @@ JOB_HEADINGS = (
     "keeps up",
 )
 ERROR_HEADINGS = ("job", "error of the last hour", "times", "last", "host")
+MEASURED_HEADINGS = (
+    "job",
+    "figure of one slice: of its sample",
+    "last",
+    "in the minute",
+    "most in the hour",
+)
 CACHE_HEADINGS = (
     *("cache, last hour", "hits", "stale", "misses", "waits", "computed", "took", "without Redis"),
 )
@@ -321,6 +330,21 @@ def error_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
         )
         for job in snapshot.jobs
         for error in job.errors
+    ]
+
+
+def measured_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
+    """Return the cells of the figures that jobs measure themselves, as in MEASURED_HEADINGS."""
+    return [
+        (
+            job.name,
+            each.name,
+            figure(each.value),
+            f"from {spell(max(0.0, snapshot.at - each.at))} ago on",
+            figure(each.highest),
+        )
+        for job in snapshot.jobs
+        for each in job.measured
     ]
 
 

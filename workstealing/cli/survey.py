@@ -168,16 +168,28 @@ def as_text(report: Mapping[str, Any], most: int) -> str:
 
     No character of a key's name steers a terminal.
     """
-    from workstealing.survey.report import HEADINGS, error_text, rows, size_text, span_text, ways
+    from workstealing.survey.report import (
+        HEADINGS,
+        HOW_TO,
+        SECTIONS,
+        about_text,
+        amount_text,
+        error_text,
+        items_of,
+        rows,
+        share_text,
+        size_text,
+        span_text,
+        way_text,
+        ways,
+        where_text,
+    )
 
-    server, freed = report["server"], report["freed"]
-    where = " ".join(filter(None, (server["product"], server["version"]))) or "a server"
-    nodes = f" of {server['nodes']} nodes" if server["nodes"] > 1 else ""
-    spread = error_text(report["bytes"])
+    told = ", ".join(filter(None, (error_text(report["bytes"]), share_text(report))))
     lines = [
         f"{report['keys']:,} keys, {size_text(report['bytes'][0])}"
-        + (f" ({spread})" if spread else "")
-        + f" in {len(report['families']):,} families, on {where}{nodes}",
+        + (f" ({told})" if told else "")
+        + f" in {len(report['families']):,} families, in {where_text(report)}",
         "",
         table(HEADINGS, rows(report, most), left=3),
     ]
@@ -186,30 +198,28 @@ def as_text(report: Mapping[str, Any], most: int) -> str:
         lines.append(
             f"and {len(rest):,} smaller families with {sum(each['keys'] for each in rest):,} keys"
         )
+    freed = report["freed"]
     lines += [
         "",
         "garbage: "
-        + ", ".join(f"{size_text(freed[each][0])} {each}" for each in ("certain", "likely")),
+        + ", ".join(f"{about_text(freed[each])} {each}" for each in ("certain", "likely")),
     ]
     found = ways(report)
-    at = f"{report['traffic_per_s']:g}/s"
-    for declared, heading in (
-        (False, f"to remove it (dry_run=False when its counts are right; times at {at}):"),
-        (True, "likely, if you declare what stands in <>:"),
-    ):
-        some = [each for each in found if (each["kinds"][0] == "if declared") == declared]
+    if found:
+        lines += ["", f"{HOW_TO} Times at {report['traffic_per_s']:g} callers a second."]
+    for kinds, heading, more in SECTIONS:
+        some = [each for each in found if each["kinds"][0] in kinds]
         if some:
-            lines += ["", heading]
+            lines += ["", f"{heading[0].lower()}{heading[1:]}:", *([f"  {more}"] if more else [])]
         for each in some:
-            assumed = f", assuming {each['declares']}" if "=" in each["declares"] else ""
-            kind = "" if declared else f" {' and '.join(each['kinds'])}"
-            size = size_text(each["bytes"]) if each["measured"] else "of an unknown size"
-            late = "; this traffic is too small" if each["rate"] > 1 else ""
-            lines.append(f"  {each['line']}")
-            lines.append(
-                f"    {each['items']:,}{kind} items, {size}{assumed};"
-                f" gone in {span_text(each['seconds'])}{late}"
-            )
+            does = "ends:  " if kinds == ("no TTL",) else "removes:"
+            lines.append(f"  counts:  {each['line']}")
+            lines.append(f"  {does:8} {each['removes']}")
+            lines.append(f"    {way_text(each)}")
+    if report["hints"]:
+        lines += ["", "hints, which no rule proves:"]
+    for each in report["hints"]:
+        lines += [f"  {each['family']}: {each['says']}", f"    {each['install']}"]
     unknown = [
         f"  {each['family']}: {one['unknown']:,} items that the rule {one['rule']} does not know"
         f" ({one['why_unknown']}); they are never touched"
@@ -218,14 +228,14 @@ def as_text(report: Mapping[str, Any], most: int) -> str:
         if one["unknown"]
     ]
     reported = [
-        f"  {each['family']}: {one['items']:,} items. {one['finds']}"
+        f"  {each['family']}: {amount_text(items_of(one), one['unit'])}. {one['finds']}"
         for each in report["families"]
         for one in each["findings"]
         if one["kind"] == "reported" and one["items"]
     ]
-    for heading, more in (("only reported:", reported), ("unknown layouts:", unknown)):
-        if more:
-            lines += ["", heading, *more]
+    for heading, remarks in (("only reported:", reported), ("unknown layouts:", unknown)):
+        if remarks:
+            lines += ["", heading, *remarks]
     if report["notes"]:
         lines += ["", *(f"note: {each}" for each in report["notes"])]
     lines.append("")

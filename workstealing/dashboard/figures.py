@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workstealing.dashboard.fleet_state import STUCK_SECONDS, FleetState, StuckSlice
+from workstealing.dashboard.fleet_state import FleetState, StuckSlice
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.minutes import (
     CacheMinute,
@@ -20,6 +20,7 @@ from workstealing.metrics.minutes import (
     add_caches,
     add_errors,
 )
+from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
 from workstealing.recruiting.explaining import server_of
 from workstealing.recruiting.forecast import choose_rate
@@ -80,6 +81,20 @@ class ErrorFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredFigure:
+    """A figure of a job's own, by the last hour's slices: each speaks of what it has looked at.
+
+    Fields: name; value: about the highest of a slice in the last minute that has one; at: the
+    beginning of that minute, in seconds since the epoch; highest: of the hour.
+    """
+
+    name: str
+    value: float
+    at: int
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobFigures:
     """The figures of one job, as a page shows them.
 
@@ -97,7 +112,8 @@ class JobFigures:
     with their processes; unreached: by address, for how long its servers have not been reached;
     seen_ago: how many seconds ago its backlog and its oldest garbage were seen, 0.0: within the
     last minutes, None: never; offered: the callers of the last hour in processes that have it
-    installed; errors: of the last hour, the newest first; lag: the age of the oldest garbage in
+    installed; errors: of the last hour, the newest first; measured: the
+    figures of the job's own; lag: the age of the oldest garbage in
     each minute, in seconds; items, recruits, slices: in each minute, a slice being a recruit that
     was not skipped; problems: the reasons why the row is red. Any unknown figure is None.
     """
@@ -126,6 +142,7 @@ class JobFigures:
     servers: int | None
     running_seconds: float | None
     errors: list[ErrorFigures]
+    measured: list[MeasuredFigure]
     lag: list[float | None]
     items: list[int]
     recruits: list[int]
@@ -294,6 +311,7 @@ def job_figures(
         servers=local.get("servers"),
         running_seconds=lasting["running_seconds"],
         errors=errors_of(found),
+        measured=measured_of(slots, found),
         lag=lag,
         items=[0 if each is None else each.items for each in found],
         recruits=[0 if each is None else each.recruited for each in found],
@@ -415,6 +433,20 @@ def errors_of(found: Sequence[Any]) -> list[ErrorFigures]:
     return sorted(listed, key=lambda each: (-(each.at or 0.0), each.name))
 
 
+def measured_of(slots: Sequence[Any], found: Sequence[Any]) -> list[MeasuredFigure]:
+    """Return the figures of a job's own, by name.
+
+    Arguments: slots: minutes, some None; found: the job's figures in each, some None.
+    """
+    figures: dict[str, MeasuredFigure] = {}
+    for slot, minute in zip(slots, found, strict=True):
+        for name, value in (minute.measured if minute is not None else {}).items():
+            before = figures.get(name)
+            highest = value if before is None else max(value, before.highest)
+            figures[name] = MeasuredFigure(name, value, slot.minute, highest)
+    return [figures[name] for name in sorted(figures)]
+
+
 def enough_rate(
     found: Sequence[Any], slots: Sequence[Any], covered: float, lag: float | None
 ) -> float | None:
@@ -451,7 +483,7 @@ def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[s
     if job.stuck:
         more = f"; and {len(job.stuck) - 1} more slices of it" if len(job.stuck) > 1 else ""
         problems.append(f"{job.stuck[0].sentence()}{more}")
-    elif job.running_seconds is not None and job.running_seconds >= STUCK_SECONDS:
+    elif job.running_seconds is not None and is_stuck(job.running_seconds, None):
         problems.append(
             f"a slice has been running for {roughly(job.running_seconds)}: nothing else runs"
             " in its process"
@@ -569,6 +601,10 @@ class OwnMinutes:
         job.dry_run = bool(figures.get("dry_run"))
         job.running_seconds = figures.get("running_seconds")
         job.unreached_seconds = figures.get("breaker_seconds")
+        for what, each in figures.get("measured", {}).items():
+            # One of an earlier minute stands there.
+            if each["seconds_ago"] <= self._now() % MINUTE:
+                job.measured[what] = max(each["value"], job.measured.get(what, each["value"]))
         earlier_errors = {} if earlier is None else earlier.get("errors", {})
         for name, raised in figures.get("errors", {}).items() if earlier is not None else ():
             before = earlier_errors.get(name, {"count": 0})

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workstealing.metrics.minutes import Away, Process
+from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.health import roughly
-
-STUCK_SECONDS = 15.0
-"""A slice that runs for longer, and for twice as long as its bounds allow, is stuck."""
 
 AWAY_SECONDS = 10.0
 AWAY_FAULTS = 3
@@ -156,7 +154,7 @@ def _stuck(processes: Sequence[Process], now: float) -> Iterable[StuckSlice]:
         quiet = max(0.0, now - reported) if each.is_silent(now) else None
         # Nobody knows whether it ran on after the last report of a process that is silent now.
         seconds = max(0.0, (now if quiet is None else reported) - running.since)
-        if quiet is None and seconds < max(STUCK_SECONDS, 2 * (running.longest or 0.0)):
+        if quiet is None and not is_stuck(seconds, running.longest):
             continue
         yield StuckSlice(running.job, each.host, each.pid, running.since, seconds, quiet)
 

@@ -13,6 +13,7 @@ from workstealing.dashboard.figures import (
     OLD_SECONDS,
     ErrorFigures,
     JobFigures,
+    MeasuredFigure,
     job_figures,
 )
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
@@ -339,6 +340,7 @@ def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
         "problem": visible("; ".join(job.problems), LONGEST_PROBLEM),
         "note": visible(job.why, 200) if job.keeps_up is None else "",
         "errors": [_error(each, now) for each in job.errors[:MOST_ERRORS]],
+        "measured": [_measured(each, now) for each in job.measured],
         "badges": badges,
         "paused": job.fleet_paused,
         "here": job.is_here,
@@ -356,6 +358,15 @@ def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
         ],
         "outcomes": _outcomes(job.outcomes),
     }
+
+
+def _measured(figure: MeasuredFigure, now: float) -> str:
+    since = duration(max(0.0, now - figure.at))
+    most = number(figure.highest)
+    return (
+        f"{visible(figure.name, 60)} {number(figure.value)} in a slice of the minute from {since}"
+        f" ago on, at most {most} in the last hour"
+    )
 
 
 def _seen(text: str, job: JobFigures, kind: str = "") -> dict[str, str]:

@@ -12,6 +12,7 @@ from workstealing.dashboard.safe_text import exact_item, item_key, visible
 from workstealing.dashboard.watched import SetsAside, Watched
 from workstealing.errors import ConfigurationError, RefusedError
 from workstealing.recruiting import Outcome, Recruiter
+from workstealing.recruiting.job import counted, would_handle
 from workstealing.recruiting.slice import spoken
 
 logger = logging.getLogger("workstealing")
@@ -148,7 +149,7 @@ def _perform(action: str, job: str, recruiter: Recruiter) -> str:
     if job not in recruiter.jobs():
         raise RefusedError(f"{shown} is not installed in this process, so it cannot run here")
     if action == "dry_run":
-        return f"a slice of {shown} would handle {recruiter.dry_run(job)} items now"
+        return f"{shown}: {would_handle(recruiter.jobs()[job], recruiter.dry_run(job))} now"
     before = recruiter.stats()["jobs"][job]["items"]
     outcome = recruiter.perform(job)
     items = recruiter.stats()["jobs"][job]["items"] - before
@@ -159,4 +160,5 @@ def _perform(action: str, job: str, recruiter: Recruiter) -> str:
             f"one slice of {shown} was too short to handle anything; install the job with longer"
             " slices (seconds=)"
         )
-    return f"one slice of {shown}: {spoken(outcome.value)}, {items} items"
+    unit = recruiter.jobs()[job].unit
+    return f"one slice of {shown}: {spoken(outcome.value)}, {counted(items, unit)}"

@@ -147,7 +147,7 @@ def create_dashboard(
     guard = Guard(token, view_token)
     things = list(structures)
     watch_all(things, ())
-    fleet = SharedSettings(client, name)
+    fleet = SharedSettings(client, name, "an admin of the dashboard")
     queries = Queries(
         recruiter.stats,
         lambda: read(client, name),

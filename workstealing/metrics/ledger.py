@@ -21,6 +21,7 @@ from workstealing.errors import (
     is_connection_fault,
 )
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
+from workstealing.metrics.events import EventTeller
 from workstealing.metrics.gathering import (
     ErrorNames,
     Gathering,
@@ -39,6 +40,7 @@ from workstealing.metrics.minutes import (
     ITEMS,
     LAG,
     LANES,
+    MEASURED,
     MICROSECONDS,
     MINUTE,
     MINUTES_OF_A_DAY,
@@ -77,6 +79,7 @@ from workstealing.metrics.watching import WATCH, RunningSlice, Watcher, running_
 from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
 from workstealing.recruiting.enlisting import REPORT_SECONDS
+from workstealing.recruiting.lottery import MOST_MEASURED
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import Budget
@@ -170,13 +173,19 @@ class Ledger(Gathering["_Unsent"], Watcher):
         self._error_names = ErrorNames()
         self._caches = CacheCounts()
         self._watched = Recruiters(self._names)
-        self._companions: tuple[tuple[Ask, Hear], ...] = ()
+        self.events = EventTeller(name, clock)
+        """What this process tells of itself and its servers; see `workstealing events`."""
+        # It hears first whether the ledger was emptied.
+        self._companions: tuple[tuple[Ask, Hear], ...] = ((self.events.ask, self.events.hear),)
         super().__init__(f"the ledger {name!r}", interval, clock)
         WATCH.add(self)
 
     def _start_from_zero(self) -> None:
+        self.events.begin()
         self._lane = random.randrange(LANES)
         self._process = ""
+        # By job: the names of its own figures.
+        self._measured: dict[str, set[str]] = {}
         # By job: the reason of this process to refuse the fleet's rate.
         self._refused: dict[str, str] = {}
         self._lost: Lost | None = None
@@ -268,6 +277,20 @@ class Ledger(Gathering["_Unsent"], Watcher):
                 if value is not None:
                     highest = self._batch.highest.get((figure, job), 0.0)
                     self._batch.highest[figure, job] = max(highest, float(value))
+            self._counted()
+
+    def on_measured(self, job: str, what: str, value: float) -> None:
+        """Note the highest value of a figure of the job's own; the first few names of a job's."""
+        with self._lock:
+            job = self._names(job)
+            known = self._measured.setdefault(job, set())
+            if what not in known and len(known) >= MOST_MEASURED:
+                return
+            known.add(what)
+            # A colon would end the figure's part of the field's name.
+            figure = f"{MEASURED}.{sendable(what).replace(':', '.')}"
+            highest = self._batch.highest.get((figure, job), value)
+            self._batch.highest[figure, job] = max(highest, value)
             self._counted()
 
     # ---- questions of others ---------------------------------------------------------------------
@@ -394,6 +417,10 @@ class Ledger(Gathering["_Unsent"], Watcher):
         writes = _HashCommands(self.hashes, layout)
         for change in changes:
             writes.add(change)
+        unreached, failing = SERVER_BREAKERS.unreached(), self.failing()
+        self.events.look(
+            self._watched.jobs(), unreached, failing, self._longest, leaves=self._is_leaving
+        )
         asked = [(list(ask()), hear) for ask, hear in self._companions]
         # The questions are part of the MULTI too, so nothing is applied if their key's slot has
         # moved or is about to move.
@@ -494,7 +521,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
                 if figures.get(key) is not None:
                     highest_of[figure, job] = figures[key]
         for (figure, job), value in highest_of.items():
-            highest = max(value, self._highest.get((figure, job), 0.0))
+            highest = max(value, self._highest.get((figure, job), value))
             self._highest[figure, job] = highest
             fields[field_of(lane_of(figure, self._lane), job)] = f"{highest:.6g}"
         ahead = self._ahead or 0.0
@@ -573,7 +600,7 @@ class _Unsent:
         self.counts.update(other.counts)
         self.spent += other.spent
         for gauge, value in other.highest.items():
-            self.highest[gauge] = max(value, self.highest.get(gauge, 0.0))
+            self.highest[gauge] = max(value, self.highest.get(gauge, value))
         # This batch's own faults are newer.
         self.faults = {**other.faults, **self.faults}
 

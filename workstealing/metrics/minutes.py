@@ -38,10 +38,10 @@ LEDGER = Access(
     ),
     scripts=(
         *(f"volatile_hashes/{each}" for each in ("hincrby", "hsetex", "hexpire", "hgetall")),
-        *("volatile_hashes/collect", "layout"),
+        *("volatile_hashes/collect", "layout", "ledger"),
     ),
     # The settings are a plain hash.
-    commands=EXPIRING | {"HMGET", "HGETALL", "HSET", "HDEL"},
+    commands=EXPIRING | {"HMGET", "HGETALL", "HSET", "HDEL", "XREVRANGE", "EXPIRE"},
     native=frozenset({"HSETEX", "HEXPIRE"}),
 )
 """The rights that a ledger needs on its server, with the fleet's settings beside it."""
@@ -64,6 +64,7 @@ UNREACHED = "unreached"
 ERROR = "error"
 FAULT = "fault"
 REFUSED = "refused"
+MEASURED = "measured"
 DRY_RUN = "dry"
 _CACHE = "cache."
 
@@ -160,7 +161,8 @@ class JobMinute:
     in which a process has not reached the job's server; refused: a process's reason to refuse the
     fleet's rate; refused_rate: that rate. A field without a report is None. dry_run: whether a
     process had it installed as a dry run, whose items are only counted; offered: the callers who
-    enlisted in processes that have it installed; errors: of slices, by class.
+    enlisted in processes that have it installed; errors: of slices, by class; measured: about the
+    highest value that a slice has had of each figure of the job's own, by name.
     """
 
     recruited: int = 0
@@ -183,6 +185,7 @@ class JobMinute:
     dry_run: bool = False
     offered: int | None = None
     errors: dict[str, JobError] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -198,6 +201,7 @@ class CacheMinute:
     misses: int = 0
     waits: int = 0
     computations: int = 0
+    failures: int = 0
     uncached: int = 0
     seconds: float = 0.0
 
@@ -261,6 +265,11 @@ def processes_key(name: str) -> bytes:
 def settings_key(name: str) -> bytes:
     """Return the key of the fleet's settings: a hash without expiry, which people write."""
     return f"{{workstealing:ledger:{name}}}:fleet".encode()
+
+
+def events_key(name: str) -> bytes:
+    """Return the key of the fleet's events: a stream, which ends by itself."""
+    return f"{{workstealing:ledger:{name}}}:events".encode()
 
 
 def logins_key(name: str) -> bytes:
@@ -355,6 +364,9 @@ def _add(job: JobMinute, figure: str, value: float) -> None:
         job.offered = int(value)
     elif figure == ERROR:
         job.errors.setdefault(kind, JobError()).count = int(value)
+    elif figure == MEASURED:
+        what, _, _ = kind.rpartition(".")
+        job.measured[what] = max(value, job.measured.get(what, value))
 
 
 def _add_cache(cache: CacheMinute, figure: str, value: float) -> None:
@@ -456,6 +468,8 @@ def total(minutes: Iterable[Minute]) -> dict[str, JobMinute]:
             if job.refused is not None:
                 into.refused, into.refused_rate = job.refused, job.refused_rate
             add_errors(into.errors, job.errors)
+            for what, value in job.measured.items():
+                into.measured[what] = max(value, into.measured.get(what, value))
     return sums
 
 

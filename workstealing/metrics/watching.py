@@ -26,6 +26,18 @@ LONG_SECONDS = 2.0
 """A slice that runs for longer is told of while it runs."""
 
 
+STUCK_SECONDS = 15.0
+"""A slice that runs for longer, and for twice as long as its bounds allow, is stuck."""
+
+
+def is_stuck(seconds: float, longest: float | None) -> bool:
+    """Say whether a slice does not end.
+
+    Arguments: seconds since its start; longest: the seconds that its bounds allow, None: unknown.
+    """
+    return seconds >= max(STUCK_SECONDS, 2 * (longest or 0.0))
+
+
 class RunningSlice(NamedTuple):
     """A slice that is under way in this process. Fields: job, its name; seconds since its start."""
 

@@ -35,6 +35,26 @@ class Backlog:
     exact: bool = True
 
 
+def counted(number: float, unit: str) -> str:
+    """Return a number of items for people: "1 entry", "1,200 entries"; unit: see `Job.unit`."""
+    if number == 1 and " " not in unit:
+        unit = f"{unit[:-3]}y" if unit.endswith("ies") else unit.removesuffix("s")
+    return f"{number:,.0f} {unit}"
+
+
+def would_handle(job: Job, items: int, limit: int | None = None) -> str:
+    """Return what a dry run has found, for people; it may have met more than a slice handles.
+
+    Arguments: job; items: that it has counted; limit: of the slice, None: the job's own.
+    """
+    most = job.limit if limit is None else limit
+    if items <= most:
+        return f"a slice would handle {counted(items, job.unit)}"
+    return (
+        f"{counted(items, job.unit)} are where a slice looks, which would handle {most:,} of them"
+    )
+
+
 class Job(abc.ABC):
     """A named piece of maintenance; each recruit does one slice of it.
 
@@ -66,6 +86,15 @@ class Job(abc.ABC):
         def dependency(self) -> Hashable:
             """The job's server or service, by default its name; see `Recruiter` for breakers."""
             return self.name
+
+    @property
+    def unit(self) -> str:
+        """What one item is, in the plural: "keys", "fields", "entries", "rows"; by default "items".
+
+        The limit, a slice, a dry run, the backlog, the ledger and every page count in it. A
+        subclass may set it as a plain attribute.
+        """
+        return "items"
 
     @abc.abstractmethod
     def perform(self, slice: Slice) -> int | None:

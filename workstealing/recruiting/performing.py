@@ -256,6 +256,8 @@ class Performer:
                 installed.backlog = backlog
             if oldest is not None or backlog is not None:
                 installed.observed_at = now
+            if slice.measured:
+                installed.note_measured(slice.measured, now)
             is_due = installed.tally.add(now, seen)
             controller = installed.controller
             if controller is not None:

@@ -32,6 +32,16 @@ DRY_RUN_SECONDS = 10.0
 """The default length of a dry run."""
 
 
+class LastMeasured(TypedDict):
+    """A figure of a job's own, of the last slice that measured it.
+
+    Fields: value; seconds_ago, when that slice ended.
+    """
+
+    value: float
+    seconds_ago: float
+
+
 class JobStats(TypedDict):
     """The figures of one job.
 
@@ -43,7 +53,8 @@ class JobStats(TypedDict):
     the present slice, None: no slice runs; breaker_seconds, for how long its server has not been
     reached, None: it was at the last slice; unreached, the servers that it needs and that were not
     reached at the last attempt, with the seconds since the first fault; servers, how many it has,
-    as on a fleet; dry_run, whether its slices only count.
+    as on a fleet; dry_run, whether its slices only count; measured, the last figures of the job's
+    own, by name; unit, what one of its items is, in the plural.
     """
 
     rate: float
@@ -70,6 +81,8 @@ class JobStats(TypedDict):
     unreached: dict[str, float]
     servers: int
     dry_run: bool
+    measured: dict[str, LastMeasured]
+    unit: str
 
 
 class Stats(TypedDict):
@@ -419,9 +432,14 @@ class Recruiter(Enlisting):
             "errors": self._performer.errors(installed),
             "running_seconds": _running_seconds(installed.name),
             "breaker_seconds": installed.breaker.open_seconds(now),
+            "measured": {
+                what: {"value": value, "seconds_ago": max(0.0, now - at)}
+                for what, (value, at) in installed.measured.items()
+            },
             "unreached": installed.breaker.unreached(now),
             "servers": installed.breaker.servers,
             "dry_run": is_dry,
+            "unit": installed.job.unit,
         }
 
     @overload

@@ -125,8 +125,9 @@ class Family:
     Attributes: keys: how many; bytes and endless: the measured ones' sizes, and whether they have
     no time to live; types: how many of the measured keys, by weight, have each type; findings: what
     rules have found, by the rule's name; oldest: in seconds, None: nobody knows, and oldest_by;
-    owners: how many keys each has by their names; examples: some names; largest: the bytes and the
-    name of the largest key that was measured.
+    owners: how many keys each has by their names; proofs: by owner, how many keys had what proves
+    it, of how many; tags: how many members of its keys name keys that are there, of how many;
+    examples: some names; largest: the bytes and the name of the largest key that was measured.
     """
 
     __slots__ = (
@@ -140,6 +141,8 @@ class Family:
         "oldest",
         "oldest_by",
         "owners",
+        "proofs",
+        "tags",
         "ttls",
         "types",
     )
@@ -150,6 +153,8 @@ class Family:
         self.types: dict[str, float] = {}
         self.findings: dict[str, Finding] = {}
         self.owners: dict[str, int] = {}
+        self.proofs: dict[str, list[int]] = {}
+        self.tags = [0, 0]
         self.oldest: float | None = None
         self.oldest_by: str | None = None
         # The least and the greatest time to live of those measured, and how many have one.
@@ -166,6 +171,9 @@ class Family:
         for counted, more in ((self.types, other.types), (self.owners, other.owners)):
             for name, number in more.items():
                 counted[name] = counted.get(name, 0) + number  # type: ignore[assignment]
+        for name, of in other.proofs.items():
+            self.proofs[name] = _sums(self.proofs.get(name, [0, 0]), of)
+        self.tags = _sums(self.tags, other.tags)
         for name, finding in other.findings.items():
             if name in self.findings:
                 self.findings[name].merge(finding)
@@ -194,6 +202,8 @@ class Family:
             [base64.b64encode(each).decode("ascii") for each in self.examples],
             self.choice.room,
             [self.largest[0], base64.b64encode(self.largest[1]).decode("ascii")],
+            self.proofs,
+            self.tags,
         ]
 
     @classmethod
@@ -210,19 +220,28 @@ class Family:
         made.examples = [base64.b64decode(each) for each in state[8]]
         made.choice = Choice(share, int(state[9]))
         made.largest = (float(state[10][0]), base64.b64decode(state[10][1]))
+        made.proofs, made.tags = dict(state[11]), list(state[12])
         return made
 
-    def note_size(self, key: bytes, size: float, weight: float) -> None:
-        """Note the bytes of one of its keys. Arguments: weight: see `Total.note`."""
-        self.bytes.note(size, weight)
+    def note_size(self, key: bytes, size: float, weight: float, variance: float = 0.0) -> None:
+        """Note the bytes of one of its keys. Arguments: weight, variance: see `Total.note`."""
+        self.bytes.note(size, weight, variance)
         self.choice.look(self.bytes, self.keys)
         if size > self.largest[0]:
             self.largest = (size, key[:_LONGEST_KEY])
+
+    def note_proof(self, owner: str, *, is_proved: bool) -> None:
+        """Note whether a key had what proves its owner."""
+        self.proofs[owner] = _sums(self.proofs.get(owner, [0, 0]), [int(is_proved), 1])
 
     def note_age(self, seconds: float, by: str | None) -> None:
         """Note how old one of its keys is, and how that is known."""
         if self.oldest is None or seconds > self.oldest:
             self.oldest, self.oldest_by = seconds, by
+
+
+def _sums(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [a + b for a, b in zip(one, other, strict=True)]
 
 
 class _Node:

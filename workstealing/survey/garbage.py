@@ -22,8 +22,17 @@ from workstealing.jobs.celery_leftovers import (
     UnacknowledgedMessages,
 )
 from workstealing.jobs.family_leftovers import OldScores
-from workstealing.jobs.leftovers import Basis, Garbage, Item, Leftovers, Removal, Rule, Unknown
-from workstealing.jobs.leftovers.judging import Judging
+from workstealing.jobs.leftovers import (
+    Basis,
+    Garbage,
+    Item,
+    Leftovers,
+    Parts,
+    Rule,
+    Unknown,
+    exactly,
+)
+from workstealing.jobs.leftovers.judging import Judging, parts_of
 from workstealing.jobs.library_leftovers import (
     HueyLeftovers,
     HueyResults,
@@ -41,6 +50,7 @@ from workstealing.jobs.rq_leftovers import (
     WorkersWithoutBirth,
 )
 from workstealing.jobs.stream_leftovers import (
+    AbandonedEntries,
     AcknowledgedEntries,
     EntriesBeyond,
     IdleConsumers,
@@ -52,12 +62,17 @@ from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node
 from workstealing.survey.families import pattern_of
+from workstealing.survey.freeing import Freed, Freeing
+from workstealing.survey.measuring import Measurer
 from workstealing.survey.owners import UNKNOWN
 from workstealing.survey.scanning import BEGINNING, Reader, refused
 from workstealing.survey.sizing import Finding
 
 CERTAIN, LIKELY, DECLARED, REPORTED = "certain", "likely", "if declared", "reported"
+ENDLESS = "no TTL"
+"""The kind of keys without a time to live: nothing says that they are garbage."""
 DAY = 86_400.0
+_HOUR = 3_600.0
 
 MOST_JUDGED = 200_000
 """The items of a rule that are all judged; of the further ones some stand for all."""
@@ -71,7 +86,6 @@ MOST_ENTRIES = 100_000
 _MEASURED = 2_000
 _MEMBERS_A_PAGE = 500
 _SCANS = {"set": ("SSCAN", "SCARD"), "zset": ("ZSCAN", "ZCARD"), "hash": ("HSCAN", "HLEN")}
-_SIZES = {"set": "SCARD", "zset": "ZCARD", "hash": "HLEN", "list": "LLEN"}
 _MOST_TOLD = 16
 _UNITS = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000}
 _HUEY = re.compile(rb"huey\.(redis|schedule|results|r)\.([A-Za-z0-9_]+)(?:\..*)?", re.DOTALL)
@@ -102,8 +116,11 @@ class Call:
     def __init__(self, function: Callable[..., Any], *values: Any, **options: Any) -> None:
         self._function, self._values, self._options = function, values, options
 
-    def text(self, shape: str) -> str:
-        """Return the call as the user writes it. Arguments: shape: of the family."""
+    def text(self, shape: str, *, removes: bool = False) -> str:
+        """Return the call as the user writes it.
+
+        Arguments: shape: of the family; removes: whether the job removes, and is no dry run.
+        """
 
         def said(value: Any) -> str:
             if isinstance(value, Call):
@@ -116,6 +133,7 @@ class Call:
 
         words = [said(each) for each in self._values]
         words += [f"{name}={said(each)}" for name, each in self._options.items()]
+        words += ["dry_run=False"] if removes else []
         return f"{self._function.__name__}({', '.join(words)})"
 
     def result(self, client: Any, shape: str) -> Any:
@@ -207,6 +225,7 @@ def offers() -> list[Offer]:
         Offer(AcknowledgedEntries("*"), Call(StreamLeftovers, CLIENT, PATTERN), by_type=True),
         Offer(IdleConsumers("*", 7 * DAY), idle, "idle=7 d", by_type=True),
         Offer(UnreadGroups("*", 7 * DAY), idle, by_type=True),
+        Offer(AbandonedEntries("*", _HOUR), idle, by_type=True),
         Offer(
             EntriesBeyond("*", most=MOST_ENTRIES),
             Call(StreamLeftovers, CLIENT, PATTERN, most=most),
@@ -239,12 +258,15 @@ class _AskedRule(NamedTuple):
 class Judges:
     """Asks the rules for the keys of a survey.
 
-    Arguments: reader; whole: whether all items are judged, however many; random: returns a float in
-    [0, 1). Attributes: offers: by name.
+    Arguments: reader; measurer; whole: whether all items are judged, however many; random: returns
+    a float in [0, 1). Attributes: offers: by name.
     """
 
-    def __init__(self, reader: Reader, *, whole: bool, random: Callable[[], float]) -> None:
-        self._reader, self._whole, self._random = reader, whole, random
+    def __init__(
+        self, reader: Reader, measurer: Measurer, *, whole: bool, random: Callable[[], float]
+    ) -> None:
+        self._reader, self._measurer = reader, measurer
+        self._whole, self._random = whole, random
         self.offers: dict[str, Offer] = {}
         self.judged: dict[str, int] = {}
         # Facts that the names of keys have told: a `global_keyprefix` of kombu, or a queue of Huey.
@@ -302,7 +324,7 @@ class Judges:
                     for key in mine:
                         self._members(asked, key)
                 else:
-                    self._items(asked, [Item(key) for key in mine], 1.0)
+                    self._items(asked, [Item(key) for key in mine], 1.0, {})
             except ResponseError as error:
                 text = " ".join(str(error).split())
                 if next(refused([error]), None) is None:
@@ -326,15 +348,21 @@ class Judges:
             is_enough = len(items) >= MOST_MEMBERS and not self._whole
             if len(items) >= _MEMBERS_A_PAGE and self._whole and not is_last:
                 # All of a huge key, in a bounded memory.
-                self._items(asked, items, 1.0)
+                self._items(asked, items, 1.0, {key: _mean_length(items)})
                 items = []
             if is_last or is_enough:
                 break
         if items:
             weight = 1.0 if is_last else max(1.0, size / len(items))
-            self._items(asked, items, weight)
+            self._items(asked, items, weight, {key: _mean_length(items)})
 
-    def _items(self, asked: _AskedRule, items: Sequence[Item], weight: float) -> None:
+    def _items(
+        self,
+        asked: _AskedRule,
+        items: Sequence[Item],
+        weight: float,
+        lengths: dict[bytes, float],
+    ) -> None:
         name = asked.name
         chosen: list[Item] = []
         weights: list[float] = []
@@ -346,9 +374,15 @@ class Judges:
                 weights.append(weight / share)
         for at in range(0, len(chosen), _MEMBERS_A_PAGE):
             some = chosen[at : at + _MEMBERS_A_PAGE]
-            self._some(asked, some, weights[at : at + len(some)])
+            self._some(asked, some, weights[at : at + len(some)], lengths)
 
-    def _some(self, asked: _AskedRule, items: Sequence[Item], weights: Sequence[float]) -> None:
+    def _some(
+        self,
+        asked: _AskedRule,
+        items: Sequence[Item],
+        weights: Sequence[float],
+        lengths: dict[bytes, float],
+    ) -> None:
         node, name, offer, finding = asked
         one_slot = self._reader.twin.is_cluster
         judging = Judging(offer.rule, items, self._reader.now(node), one_slot=one_slot)
@@ -361,37 +395,53 @@ class Judges:
                 about = finding(item.key, name)
                 about.unknown += weight
                 about.why = about.why or verdict.why
-        self._weigh(asked, dead)
+        self._weigh(asked, dead, lengths)
 
-    def _weigh(self, asked: _AskedRule, dead: Sequence[tuple[Item, Garbage, float]]) -> None:
+    def _weigh(
+        self,
+        asked: _AskedRule,
+        dead: Sequence[tuple[Item, Garbage, float]],
+        lengths: dict[bytes, float],
+    ) -> None:
         """Note garbage, and measure some of it."""
         node, name, offer, finding = asked
-        sizes = _RemovalSizes(self._reader, node)
-        measured: list[tuple[Finding, Item, Garbage, float, float]] = []
-        for item, garbage, weight in dead:
+        measured: list[tuple[Finding, Item, Garbage, Parts, float]] = []
+        counts = self._parts(asked, [item for item, _, _ in dead])
+        for (item, garbage, weight), parts in zip(dead, counts, strict=True):
+            if not parts.number:
+                continue
             about = finding(item.key, name)
             about.found += 1
-            about.is_exact = about.is_exact and weight == 1.0
+            about.note(weight, parts.number, parts.low, parts.high)
             share = 1.0 if self._whole else min(1.0, _MEASURED / about.found)
-            if garbage.script is not None:
-                measured.append((about, item, garbage, weight, 1.0))
-                sizes.want_script(offer.rule, item.key)
-                continue
-            about.items += weight
             if not offer.rule.reports_only and (share >= 1.0 or self._random() < share):
-                measured.append((about, item, garbage, weight, share))
-                for removal in garbage.removals:
-                    sizes.want(removal)
-        sizes.ask()
-        for about, item, garbage, weight, share in measured:
-            if garbage.script is not None:
-                parts, size = sizes.of_script(offer.rule, item.key, self._reader.now(node))
-                about.items += weight * parts
-                if parts:
-                    about.size.note(size / parts, weight * parts)
+                measured.append((about, item, garbage, parts, weight / share))
+        freeing = Freeing(self._reader, self._measurer, node, lengths)
+        keys = [each.key for _, _, garbage, _, _ in measured for each in garbage.removals]
+        freeing.measure([*keys, *(item.key for _, item, _, _, _ in measured)])
+        for about, item, garbage, parts, weight in measured:
+            if garbage.script is None:
+                freed: Freed | None = freeing.of(garbage)
+            elif offer.rule.counted_in == "consumers":
+                # They take some bytes beside the stream's entries, and nothing tells how many.
+                freed = None
             else:
-                size = sum(map(sizes.of, garbage.removals))
-                about.size.note(size, weight / share)
+                freed = freeing.of_parts(item, parts)
+            if freed is not None:
+                number = parts.number
+                about.size.note(freed.value / number, weight, freed.variance / number, times=number)
+
+    def _parts(self, asked: _AskedRule, items: Sequence[Item]) -> list[Parts]:
+        rule = asked.offer.rule
+        if not rule.counted_in:
+            return [exactly(1, 1)] * len(items)
+        return parts_of(
+            rule,
+            items,
+            self._reader.now(asked.node),
+            lambda commands, _: self._reader.read(asked.node, commands),
+            one_slot=self._reader.twin.is_cluster,
+        )
 
     def _checked(self, node: Node, commands: Sequence[Command]) -> list[Any]:
         replies = self._reader.read(node, commands)
@@ -399,102 +449,6 @@ class Judges:
             if isinstance(each, Exception):
                 raise each
         return replies
-
-
-class _RemovalSizes:
-    """The sizes of removals: each key is asked for once."""
-
-    def __init__(self, reader: Reader, node: Node) -> None:
-        self._reader, self._node = reader, node
-        self._commands: dict[Command, Any] = {}
-
-    def want(self, removal: Removal) -> None:
-        """Ask for what a removal's size takes."""
-        self._commands.setdefault(("MEMORY", "USAGE", removal.key), None)
-        if removal.type is not None:
-            self._commands.setdefault((_SIZES[removal.type], removal.key), None)
-
-    def want_script(self, rule: Rule, key: bytes) -> None:
-        """Ask for what the size of a script's removals takes."""
-        self._commands.setdefault(("MEMORY", "USAGE", key), None)
-        for each in _script_questions(rule, key, self._reader.now(self._node)):
-            self._commands.setdefault(each, None)
-
-    def ask(self) -> None:
-        """Ask for all of it. One round trip for each batch."""
-        commands = list(self._commands)
-        replies = self._reader.read(self._node, commands)
-        for command, reply in zip(commands, replies, strict=True):
-            self._commands[command] = None if isinstance(reply, Exception) else reply
-
-    def of(self, removal: Removal) -> float:
-        """Return the bytes that a removal frees."""
-        size = float(self._commands.get(("MEMORY", "USAGE", removal.key)) or 0)
-        if removal.type is None:
-            return size
-        return size / max(1, self._commands.get((_SIZES[removal.type], removal.key)) or 1)
-
-    def of_script(self, rule: Rule, key: bytes, now: float) -> tuple[float, float]:
-        """Return how many parts a script would remove, and how many bytes they have."""
-        size = float(self._commands.get(("MEMORY", "USAGE", key)) or 0)
-        questions = _script_questions(rule, key, now)
-        replies: list[Any] = [self._commands.get(each) for each in questions]
-        if any(each is None for each in replies):
-            return 1.0, 0.0
-        if isinstance(rule, OldScores):
-            old, all_of_them = replies
-            return float(old), size * old / max(1, all_of_them)
-        if isinstance(rule, AcknowledgedEntries):
-            return _acknowledged(replies, size)
-        if isinstance(rule, EntriesBeyond):
-            (length,) = replies
-            beyond = max(0, length - MOST_ENTRIES)
-            return float(beyond), size * beyond / max(1, length)
-        return 1.0, 0.0
-
-
-def _script_questions(rule: Rule, key: bytes, now: float) -> list[Command]:
-    if isinstance(rule, OldScores):
-        until = (now - DAY) * _UNITS[rule.name.rpartition(".")[2]]
-        return [("ZCOUNT", key, "-inf", f"({int(until)}"), ("ZCARD", key)]
-    if isinstance(rule, EntriesBeyond):
-        return [("XLEN", key)]
-    if isinstance(rule, AcknowledgedEntries):
-        return [
-            ("XLEN", key),
-            ("XINFO", "GROUPS", key),
-            ("XRANGE", key, "-", "+", "COUNT", 1),
-            ("XREVRANGE", key, "+", "-", "COUNT", 1),
-        ]
-    return []
-
-
-def _acknowledged(replies: Sequence[Any], size: float) -> tuple[float, float]:
-    """Return how many entries of a stream every group has acknowledged, and their bytes.
-
-    From Redis 7 on a group says how many entries lie behind it; else, and where some are pending,
-    the entries are taken to lie evenly between the times of their ids.
-    """
-    length, groups, first, last = replies
-    if not length or not first or not last:
-        return 0.0, 0.0
-    least = float(length)
-    for group in groups:
-        about = dict(zip(group[::2], group[1::2], strict=True))
-        lag = about.get(b"lag")
-        if lag is not None:
-            least = min(least, length - int(lag) - int(about[b"pending"]))
-        else:
-            given = _ms(about[b"last-delivered-id"])
-            began, ended = _ms(first[0][0]), _ms(last[0][0])
-            share = (given - began) / (ended - began) if ended > began else 1.0
-            least = min(least, max(0.0, min(1.0, share)) * length - int(about[b"pending"]))
-    parts = max(1.0, least)
-    return parts, size * parts / length
-
-
-def _ms(number: bytes) -> int:
-    return int(number.partition(b"-")[0])
 
 
 def _is_another(offer: Offer, verdict: Unknown) -> bool:
@@ -510,3 +464,13 @@ def _items_of(key: bytes, of_type: str, page: Sequence[Any]) -> list[Item]:
     if of_type == "zset":
         return [Item(key, to_bytes(member), float(score)) for member, score in pairs]
     return [Item(key, to_bytes(member), value) for member, value in pairs]
+
+
+def _mean_length(items: Sequence[Item]) -> float:
+    """Return the mean length of some members, with their values where these are bytes."""
+    return sum(map(_length, items)) / max(1, len(items))
+
+
+def _length(item: Item) -> int:
+    value = item.value if isinstance(item.value, bytes) else b""
+    return len(item.member or b"") + len(value)

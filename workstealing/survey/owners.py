@@ -1,13 +1,18 @@
 """Whose keys they are: the layouts of known programs, and the version as far as it shows.
 
-A family belongs to an owner if its names and its type are those of the owner's layout. The layouts
-that rules know were read in the packages' own sources; the others are names that are well known.
+A family belongs to an owner if its names and its type are those of the owner's layout. How sure
+that is differs:
+
+- Certain: the names are like no other's, and were read in the package's own source or written by
+  the package itself; or some of the keys were looked into, and hold what only the owner writes.
+- Probable: names that are well known, but that anybody may have chosen.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +21,10 @@ from workstealing.store.connection import Command
 
 UNKNOWN = "-"
 OWN = "workstealing"
+PROOFS = 8
+"""The keys of a family that are looked into for what proves its owner."""
+
+CERTAIN, PROBABLE = "certain", "probable"
 
 _UUID = rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
@@ -26,7 +35,8 @@ class KeyLayout:
 
     Fields: owner; names: a regular expression of the whole name; types: of the keys, empty: any;
     field: of a hash that tells the version, with `pattern`, whose first group is the version;
-    version: that has such keys first.
+    version: that has such keys first; is_sure: whether such names are nobody else's; proof: makes
+    the command that reads what proves the owner; is_proof: says whether its reply does, by the key.
     """
 
     owner: str
@@ -35,6 +45,9 @@ class KeyLayout:
     field: str = ""
     pattern: re.Pattern[bytes] = re.compile(rb"(?:\w+:)?v?(\d[\w.]*)")
     version: str = ""
+    is_sure: bool = False
+    proof: Callable[[bytes], Command] | None = None
+    is_proof: Callable[[bytes, Any], bool] = lambda _, reply: bool(reply)
 
     def question(self, key: bytes) -> Command | None:
         """Return the command whose reply tells the version; None if there is none."""
@@ -50,37 +63,80 @@ def _layout(owner: str, names: bytes, types: str = "", **more: Any) -> KeyLayout
     return KeyLayout(owner, re.compile(names, re.DOTALL), frozenset(types.split()), **more)
 
 
+def _sure(owner: str, names: bytes, types: str = "", **more: Any) -> KeyLayout:
+    return _layout(owner, names, types, is_sure=True, **more)
+
+
+# Flask-Session writes `_permanent` first, as msgpack or as JSON.
+_SESSION = re.compile(rb'(?:[\x81-\x8f]|\xde..)\xaa_permanent|\{"_permanent"', re.DOTALL)
+_ULID = rb"[0-9A-HJKMNP-TV-Z]{26}"
+# What Sidekiq writes of a job has these, and Resque's has no jid.
+_OF_SIDEKIQ = {"class", "args", "jid"}
+
+
+def _is_session(_: bytes, reply: Any) -> bool:
+    return isinstance(reply, bytes) and _SESSION.match(reply) is not None
+
+
+def _is_of_sidekiq(_: bytes, reply: Any) -> bool:
+    found = reply[0] if isinstance(reply, list) and reply else reply
+    try:
+        job = json.loads(found) if isinstance(found, bytes) else None
+    except ValueError:
+        return False
+    return isinstance(job, dict) and set(job) >= _OF_SIDEKIQ
+
+
+def _is_of_redis_om(key: bytes, reply: Any) -> bool:
+    return isinstance(reply, bytes) and key.endswith(b":" + reply)
+
+
+def _first_job(key: bytes) -> Command:
+    return ("LINDEX", key, -1)
+
+
+def _first_member(key: bytes) -> Command:
+    return ("ZRANGE", key, 0, 0)
+
+
 KOMBU, RQ = "Celery (kombu)", "RQ"
 _NEW_KOMBU = "kombu 5.7 or newer"
 
 LAYOUTS: Sequence[KeyLayout] = (
-    _layout(KOMBU, rb".*_kombu\.binding_deadlines", "zset", version=_NEW_KOMBU),
-    _layout(KOMBU, rb".*_kombu\.binding_permanent\..*", "set", version=_NEW_KOMBU),
-    _layout(KOMBU, rb".*_kombu\.binding\..*", "set"),
-    _layout(KOMBU, rb".*" + _UUID + rb"\.reply\.celery\.pidbox", "list"),
-    _layout(KOMBU, rb".*celery-task-meta-.+", "string"),
-    _layout(KOMBU, rb".*celery-taskset-meta-.+"),
-    _layout(KOMBU, rb".*chord-unlock-.+|.*celery-task-meta-.+\.[jst]"),
+    _sure(KOMBU, rb".*_kombu\.binding_deadlines", "zset", version=_NEW_KOMBU),
+    _sure(KOMBU, rb".*_kombu\.binding_permanent\..*", "set", version=_NEW_KOMBU),
+    _sure(KOMBU, rb".*_kombu\.binding\..*", "set"),
+    _sure(KOMBU, rb".*" + _UUID + rb"\.reply\.celery\.pidbox", "list"),
+    _sure(KOMBU, rb".*celery-task-meta-.+", "string"),
+    _sure(KOMBU, rb".*celery-taskset-meta-.+"),
+    _sure(KOMBU, rb".*chord-unlock-.+|.*celery-task-meta-.+\.[jst]"),
     _layout(KOMBU, rb"(?:.*[:._-])?unacked(?:_index|_mutex)?", "hash zset string"),
     _layout(KOMBU, rb"celery(?:\x06\x16[0-9])?", "list"),
     _layout(KOMBU, rb".*/\{celery.*"),
     # The lists of rpc:// are named by a client's UUID alone.
     _layout(KOMBU, _UUID, "list"),
-    _layout(RQ, rb"rq:ready:.*|rq:rate_limit.*", version="3.0 or newer"),
-    _layout(RQ, rb"rq:worker:.*", "hash", field="version"),
-    _layout(
+    _sure(RQ, rb"rq:ready:.*|rq:rate_limit.*", version="3.0 or newer"),
+    _sure(RQ, rb"rq:worker:.*", "hash", field="version"),
+    _sure(
         RQ,
         rb"rq:(?:jobs?|queues?|workers|wip|finished|failed|deferred|scheduled|canceled|results"
         rb"|clean_registries|executions?|scheduler|scheduler-lock|intermediate|pubsub|cron|group"
         rb"|repeat)(?::.*)?",
     ),
-    _layout("cacheops", rb".*conj:.+", "set"),
+    _sure("cacheops", rb"(?:.*:)?conj:.+", "set"),
     _layout("cacheops", rb".*schemes:.+", "set"),
-    _layout("Huey", rb"huey\.(?:redis|schedule|results|r|priority|stream|rd|rl|lock)\..*"),
+    _sure("Huey", rb"huey\.(?:redis|schedule|results|r|priority|stream|rd|rl|lock)\..*"),
     _layout("Huey", rb"huey\..*"),
+    _layout("Sidekiq", rb"queue:[^:]+", "list", proof=_first_job, is_proof=_is_of_sidekiq),
     _layout("Sidekiq", rb"(?:.*:)?stat:(?:processed|failed|expired)(?::[\d-]+)?", "string"),
     _layout("Sidekiq", rb"(?:processes|queues)", "set"),
-    _layout("Sidekiq", rb"(?:retry|schedule|dead)", "zset"),
+    _layout(
+        "Sidekiq",
+        rb"(?:retry|schedule|dead)",
+        "zset",
+        proof=_first_member,
+        is_proof=_is_of_sidekiq,
+    ),
     _layout(
         "Sidekiq",
         rb"[^:]+:\d+:[0-9a-f]{12}",
@@ -89,21 +145,40 @@ LAYOUTS: Sequence[KeyLayout] = (
         pattern=re.compile(rb'"version":"(\d[\w.]*)"'),
     ),
     _layout("Sidekiq", rb"[^:]+:\d+:[0-9a-f]{12}:work(?:ers)?"),
-    _layout("BullMQ", rb"bull:[^:]+:meta", "hash", field="version"),
+    _sure("BullMQ", rb"bull:[^:]+:meta", "hash", field="version"),
     _layout("BullMQ", rb"(?:bull|bullmq):.+"),
     _layout("Resque", rb"resque:.*"),
     _layout("Dramatiq", rb"dramatiq:.*"),
     _layout("arq", rb"arq:.*"),
     _layout("taskiq", rb"taskiq(?::.*)?", "stream list"),
-    _layout("Django sessions", rb".*:\d+:django\.contrib\.sessions\..+", "string"),
-    _layout("Django cache", rb".*:\d+:views\.decorators\.cache\..+", "string"),
+    _sure("Django sessions", rb".*:\d+:django\.contrib\.sessions\..+", "string"),
+    _sure("Django cache", rb".*:\d+:views\.decorators\.cache\..+", "string"),
     _layout("Django cache", rb":\d+:.+", "string"),
+    _layout(
+        "redis-om",
+        rb"(?:.*:)?[\w.]+\.\w+:" + _ULID,
+        "hash",
+        proof=lambda key: ("HGET", key, "pk"),
+        is_proof=_is_of_redis_om,
+    ),
+    _layout("redis-om", rb"(?:.*:)?[\w.]+\.\w+:" + _ULID, "ReJSON-RL"),
+    _layout(
+        "Flask-Session",
+        rb"session:[\w-]{43}",
+        "string",
+        proof=lambda key: ("GETRANGE", key, 0, 15),
+        is_proof=_is_session,
+    ),
     _layout("Channels", rb"asgi[:.].*|asgi.*:group:.*"),
     _layout("Flask-Caching", rb"flask_cache_.*", "string"),
     _layout("Spring Session", rb"spring:session:.*"),
     _layout("express-session", rb"sess:.+", "string"),
     _layout("Laravel", rb"(?:laravel[^:]*_)?(?:database_)?queues:.+|laravel[_:].*"),
-    _layout("limits", rb"LIMITS?:?(?:ER)?/.*|LIMITER/.*"),
+    _sure(
+        "limits",
+        rb"(?:LIMITS:)?\{?LIMITER/.+/\d+/\d+/(?:second|minute|hour|day|month|year)\}?(?:/-1)?",
+        "string list",
+    ),
     _layout("Redisson", rb"redisson.*|\{.*\}:redisson_.*"),
     _layout("LangGraph", rb"(?:checkpoint(?:_write|_latest|_blob)?|write_keys_zset|store):.+"),
     _layout("Prefect", rb"prefect[:.].*"),
@@ -158,20 +233,40 @@ class Owners:
                 self.versions[layout.owner] = ", ".join(sorted({*seen, version}))
 
 
-def layout_of(key: bytes) -> KeyLayout | None:
-    """Return the first layout to which a key's name belongs; None: nobody's that is known."""
+def layout_of(key: bytes, of_type: str = "") -> KeyLayout | None:
+    """Return the first layout to which a key's name belongs; None: nobody's that is known.
+
+    Arguments: key; of_type: of the key, empty: any.
+    """
     for each in LAYOUTS:
-        if each.names.fullmatch(key) is not None:
+        fits = not of_type or not each.types or of_type in each.types
+        if fits and each.names.fullmatch(key) is not None:
             return each
     return None
 
 
-def has_layout(owner: str, key: bytes, types: Sequence[str]) -> bool:
-    """Say whether a family with such keys and types may be the owner's.
+def certainty_of(
+    owner: str, key: bytes, types: Sequence[str], proofs: Sequence[int] = (0, 0)
+) -> str:
+    """Return how sure it is that a family is an owner's; empty if it is not the owner's.
 
-    A name alone proves little: keys of another type are somebody else's.
+    A name alone proves little: keys of another type are somebody else's, and so are those that do
+    not hold what the owner writes. Arguments: owner; key: one of the family; types: of its keys;
+    proofs: how many keys had what proves the owner, of how many that were looked into.
     """
-    layouts = [each for each in LAYOUTS if each.owner == owner and each.names.fullmatch(key)]
-    return not types or any(
-        not each.types or any(one in each.types for one in types) for each in layouts
-    )
+    layouts = [
+        each
+        for each in LAYOUTS
+        if each.owner == owner
+        and each.names.fullmatch(key)
+        and (not types or not each.types or any(one in each.types for one in types))
+    ]
+    if not layouts:
+        return ""
+    proved, asked = proofs
+    if asked:
+        if proved == asked:
+            return CERTAIN
+        # Some of them may be another program's: then no name is claimed for certain.
+        return PROBABLE if 2 * proved > asked else ""
+    return CERTAIN if layouts[0].is_sure else PROBABLE

@@ -14,13 +14,22 @@ from typing import Any, NamedTuple
 
 from workstealing.dashboard.safe_text import visible
 from workstealing.survey.report import (
+    HOW_TO,
+    SECTIONS,
+    about_text,
+    amount_text,
+    endless_text,
     error_text,
     frees_text,
+    items_of,
+    items_text,
     oldest_text,
     owner_text,
+    share_text,
     size_text,
-    span_text,
+    way_text,
     ways,
+    where_text,
 )
 
 WIDTH, HEIGHT = 960, 520
@@ -47,6 +56,7 @@ th,td{padding:.3em .6em;text-align:right;border-bottom:1px solid #ddd;white-spac
 th:nth-child(-n+3),td:nth-child(-n+3){text-align:left}
 td:first-child{font-family:ui-monospace,monospace;white-space:normal;overflow-wrap:anywhere}
 code{font-family:ui-monospace,monospace;background:#f2f3f5;padding:.1em .3em;overflow-wrap:anywhere}
+li{margin:.5em 0}.do{display:flex;gap:.6em;margin:.15em 0}.do span{flex:0 0 4.6em;color:#666}
 .key span{display:inline-block;width:.9em;height:.9em;margin:0 .35em 0 1.1em;vertical-align:-.1em}
 .b-certain{background:#b3261e}.b-likely{background:#b26a00}.b-rest{background:#5b7089}
 .certain{color:#b3261e;font-weight:600}.likely{color:#8a5200;font-weight:600}.soft{color:#666}
@@ -121,7 +131,7 @@ def treemap(report: Mapping[str, Any]) -> str:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for family in report["families"]:
         if family["bytes"][0] > 0:
-            groups.setdefault(family["owner"], []).append(family)
+            groups.setdefault(_group_name(family), []).append(family)
     ordered = sorted(groups.items(), key=lambda each: -_bytes(each[1]))
     boxes = squarified([_bytes(each) for _, each in ordered], Box(0, 0, WIDTH, HEIGHT))
     opening = (
@@ -132,6 +142,10 @@ def treemap(report: Mapping[str, Any]) -> str:
     for (owner, families), box in zip(ordered, boxes, strict=True):
         parts += _group(owner, families, box)
     return "\n".join([*parts, "</svg>"])
+
+
+def _group_name(family: Mapping[str, Any]) -> str:
+    return owner_text({**family, "version": ""})
 
 
 def _group(owner: str, families: Sequence[Mapping[str, Any]], box: Box) -> Iterator[str]:
@@ -164,7 +178,7 @@ def _group(owner: str, families: Sequence[Mapping[str, Any]], box: Box) -> Itera
 def _family(family: Mapping[str, Any], box: Box) -> Iterator[str]:
     size = family["bytes"][0]
     certain, likely = (min(1.0, freed(family, kind) / size) for kind in ("certain", "likely"))
-    told = f"{family['family']}\n{family['keys']:,} keys, {size_text(size)}"
+    told = f"{family['family']}\n{family['keys']:,} keys, {about_text(family['bytes'])}"
     for kind in ("certain", "likely"):
         if freed(family, kind):
             told += f"\n{size_text(freed(family, kind))} {kind} garbage"
@@ -257,27 +271,32 @@ LEGEND = (
 
 def summary(report: Mapping[str, Any]) -> str:
     """Return the result in one line, as HTML."""
-    server = report["server"]
-    where = " ".join(filter(None, (server["product"], server["version"]))) or "a server"
-    sure, likely = (report["freed"][kind][0] for kind in ("certain", "likely"))
+    sure, likely = (about_text(report["freed"][kind]) for kind in ("certain", "likely"))
     return safe(
-        f"{report['keys']:,} keys, {size_text(report['bytes'][0])} on {where}:"
-        f" {size_text(sure)} certain garbage, {size_text(likely)} likely"
+        f"{report['keys']:,} keys, {about_text(report['bytes'])} in {where_text(report)}:"
+        f" {sure} certain garbage, {likely} likely"
     )
 
 
 def body(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the ways to collect the garbage, the table of all families, and the notes, as HTML."""
+    if share := share_text(report):
+        yield f"<p>These keys have {safe(share)}.</p>"
     found = ways(report)
-    for declared, heading in (
-        (False, f"To remove it, at {report['traffic_per_s']:g} callers a second"),
-        (True, "Likely, if you declare what stands in &lt;&gt;"),
-    ):
-        some = [each for each in found if (each["kinds"][0] == "if declared") == declared]
+    if found:
+        traffic = f"Times at {report['traffic_per_s']:g} callers a second."
+        yield f'<p class="how">{html.escape(HOW_TO)} {traffic}</p>'
+    for kinds, heading, more in SECTIONS:
+        some = [each for each in found if each["kinds"][0] in kinds]
         if some:
-            yield f"<h2>{heading}</h2><ul>"
+            yield f"<h2>{html.escape(heading)}</h2>"
+            yield f"<p>{html.escape(more)}</p><ul>" if more else "<ul>"
             yield from map(_way, some)
             yield "</ul>"
+    if report["hints"]:
+        yield "<h2>Hints, which no rule proves</h2><ul>"
+        yield from map(_hint, report["hints"])
+        yield "</ul>"
     yield '<h2>Families</h2><div class="scroll"><table><thead><tr>'
     yield "".join(
         f"<th>{each}</th>"
@@ -294,21 +313,24 @@ def body(report: Mapping[str, Any]) -> Iterator[str]:
         yield "<h2>Notes</h2><ul>" + "".join(f"<li>{each}</li>" for each in remarks) + "</ul>"
 
 
-def _size(way: Mapping[str, Any]) -> str:
-    return size_text(way["bytes"]) if way["measured"] else "of an unknown size"
-
-
 def _way(way: Mapping[str, Any]) -> str:
     finds = " ".join(map(safe, way["finds"]))
-    assumed = f", assuming {safe(way['declares'])}" if "=" in way["declares"] else ""
-    late = " This traffic is too small." if way["rate"] > 1 else ""
-    kinds = [each for each in way["kinds"] if each != "if declared"]
-    kind = f" {safe(' and '.join(kinds))}" if kinds else ""
+    does = "ends" if way["kinds"] == ["no TTL"] else "removes"
     return (
-        f"<li><code>{html.escape(visible(way['line'], 1_000))}</code><br>{way['items']:,}{kind}"
-        f" items, {_size(way)}{assumed}, gone in {span_text(way['seconds'])}.{late}"
-        f' <span class="soft">{finds}</span></li>'
+        f"<li>{_code('counts', way['line'])}{_code(does, way['removes'])}"
+        f'{safe(way_text(way))}. <span class="soft">{finds}</span></li>'
     )
+
+
+def _code(does: str, line: str) -> str:
+    shown = html.escape(visible(line, 1_000))
+    return f'<div class="do"><span>{does}</span><code>{shown}</code></div>'
+
+
+def _hint(hint: Mapping[str, Any]) -> str:
+    line = html.escape(visible(hint["install"], 1_000))
+    said = html.escape(visible(hint["says"], 1_000))
+    return f"<li><code>{safe(hint['family'])}</code>: {said}<br><code>{line}</code></li>"
 
 
 def _line(family: Mapping[str, Any]) -> str:
@@ -321,11 +343,11 @@ def _line(family: Mapping[str, Any]) -> str:
         f"{family['keys']:,}",
         size_text(family["bytes"][0]) if family["measured"] else "-",
         error_text(family["bytes"]),
-        f"{family['without_ttl'][0]:,.0f}",
+        safe(endless_text(family)),
         safe(oldest_text(family)),
         f'<span class="{kind}">{kind}</span>' if kind in ("certain", "likely") else "none",
-        f"{sum(each['items'] for each in sure):,}" if sure else "",
-        frees_text(sure) if sure else "",
+        safe(items_text(sure)),
+        safe(frees_text(sure)) if sure else "",
     ]
     return "<tr>" + "".join(f"<td>{each}</td>" for each in cells) + "</tr>"
 
@@ -335,7 +357,8 @@ def _remarks(report: Mapping[str, Any]) -> Iterator[str]:
         for each in family["findings"]:
             name = f"<code>{safe(family['family'])}</code>"
             if each["kind"] == "reported" and each["items"]:
-                yield f"{name}: {each['items']:,} items. {safe(each['finds'])}"
+                amount = amount_text(items_of(each), each["unit"])
+                yield f"{name}: {safe(amount)}. {safe(each['finds'])}"
             if each["unknown"]:
                 yield (
                     f"{name}: {each['unknown']:,} items that the rule {safe(each['rule'])} does not"

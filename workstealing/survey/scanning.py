@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ took twice as long for the same keys: the way around a batch costs as much as th
 """
 
 BEGINNING = b"0"
+_DATABASE = re.compile(r"db\d+")
 _TIMEOUT = 10.0
 _LEAST_COMMANDS, _MOST_COMMANDS, _FIRST_COMMANDS = 8, 2_000, 64
 _LEAST_COUNT, _MOST_COUNT, _FIRST_COUNT = 10, 1_000, 100
@@ -104,13 +105,14 @@ class Reader:
 
     def facts(self, node: Node) -> ServerFacts:
         """Return what a server says of itself. Raises: connection faults. One round trip."""
-        parts = ("server", "memory", "replication")
+        parts = ("server", "memory", "replication", "keyspace")
         *told, size = self.read(node, [*(("INFO", each) for each in parts), ("DBSIZE",)])
         lines: dict[str, str] = {}
         for each in told:
             if isinstance(each, Exception):
                 self.note(
-                    "INFO is refused: the server's version, and its way of evicting, are unknown"
+                    "INFO is refused: the server's version, its memory, its way of evicting and its"
+                    " other databases are unknown"
                 )
                 break
             lines |= dict(re.findall(r"^(\w+):(.*?)\r?$", to_bytes(each).decode(), re.MULTILINE))
@@ -124,6 +126,11 @@ class Reader:
             lines.get("role", ""),
             None if isinstance(size, Exception) else int(size),
             int(lines["used_memory"]) if "used_memory" in lines else None,
+            {
+                int(name[2:]): int(told.partition("keys=")[2].partition(",")[0])
+                for name, told in lines.items()
+                if _DATABASE.fullmatch(name) and told.startswith("keys=")
+            },
         )
         self._say_disturbance(node, facts)
         return facts
@@ -214,8 +221,8 @@ class _ServerState:
 class ServerFacts:
     """The facts that a server tells of itself; a fact that it does not tell is empty, or None.
 
-    Fields: version; product; run_id: of its process; policy: how it evicts; role; keys: of its
-    database; used: bytes of memory.
+    Fields: version; product; run_id: of its process; policy: how it evicts; role; keys: of the
+    database that is surveyed; used: bytes of memory; databases: the keys of each that has any.
     """
 
     version: str
@@ -225,6 +232,7 @@ class ServerFacts:
     role: str
     keys: int | None
     used: int | None
+    databases: Mapping[int, int]
 
     @property
     def is_replica(self) -> bool:

@@ -20,17 +20,19 @@ from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node, twin_of
 from workstealing.survey.families import Families, Family
 from workstealing.survey.garbage import Judges
-from workstealing.survey.owners import OWN, Owners
+from workstealing.survey.measuring import COMPACT_BYTES, NESTED, Measurer
+from workstealing.survey.owners import OWN, PROOFS, KeyLayout, Owners, layout_of
 from workstealing.survey.scanning import BEGINNING, Reader, ServerFacts, refused
 from workstealing.survey.sizing import Finding
 
 LOAD = 0.05
-_STATE = 1
+_STATE = 2
 _SAVE_SECONDS = 2.0
-# A giant is measured by more of its elements than the five of MEMORY USAGE.
-_GIANT, _SAMPLES = 1 << 18, 500
 # Servers give their shared objects the greatest count that fits, of 29 to 31 bits.
 _SHARED = 1 << 24
+# So many members of sets that nobody knows are looked at in a family, and of each key.
+_MOST_TAGS, _TAGS_A_KEY = 256, 16
+_DRAWS = {"set": "SRANDMEMBER", "zset": "ZRANDMEMBER"}
 _EPOCH = re.compile(rb"cluster_current_epoch:(\d+)")
 
 
@@ -88,7 +90,10 @@ class Survey:
     def _begin(self) -> None:
         self.families = Families(self._share)
         self.owners = Owners()
-        self.judges = Judges(self.reader, whole=self._share == 1.0, random=self._random)
+        self.measurer = Measurer(self.reader, self._random)
+        self.judges = Judges(
+            self.reader, self.measurer, whole=self._share == 1.0, random=self._random
+        )
         self.cursors: dict[Node, bytes | None] = dict.fromkeys(self._twin.nodes(), BEGINNING)
         self.facts: dict[Node, ServerFacts] = {}
         self.seconds = 0.0
@@ -131,6 +136,22 @@ class Survey:
     def client(self) -> Any:
         """The client whose database is surveyed."""
         return self._client
+
+    @property
+    def database(self) -> int:
+        """The number of the database that is surveyed, 0 on a cluster."""
+        pool = getattr(self._client, "connection_pool", None)
+        return int(getattr(pool, "connection_kwargs", {}).get("db") or 0)
+
+    @property
+    def other_databases(self) -> dict[int, int]:
+        """The keys of the servers' other databases, by number; these are not surveyed."""
+        found: dict[int, int] = {}
+        for each in self.facts.values():
+            for number, keys in each.databases.items():
+                if number != self.database:
+                    found[number] = found.get(number, 0) + keys
+        return found
 
     @property
     def keys(self) -> int | None:
@@ -176,7 +197,7 @@ class Survey:
             questions += commands
         replies = iter(self.reader.read(node, questions))
         types: dict[bytes, str] = {}
-        giants: list[tuple[bytes, str, float]] = []
+        nested: list[tuple[bytes, str, float, str]] = []
         further: list[tuple[bytes, str, float, str]] = []
         idle: dict[str, list[tuple[int, bytes]]] = {}
         for (key, shape, weight), names in zip(keys, asked, strict=True):
@@ -201,15 +222,18 @@ class Survey:
                     family.note_age(float(seconds), "idle")
             size = told.get("MEMORY")
             if isinstance(size, int):
-                if size >= _GIANT and of_type != "string":
-                    giants.append((key, shape, weight))
+                if size >= COMPACT_BYTES and of_type in NESTED:
+                    nested.append((key, shape, weight, of_type))
                 else:
                     family.note_size(key, size, weight)
-            if of_type in ("stream", "hash"):
-                further.append((key, shape, weight, of_type))
+            further.append((key, shape, weight, of_type))
         self._note_strings(node, idle)
-        self._measure_giants(node, giants)
+        sizes = self.measurer.nested(node, [(key, of_type) for key, _, _, of_type in nested])
+        for (key, shape, weight, _), found in zip(nested, sizes, strict=True):
+            if found is not None:
+                self.families.of(shape).note_size(key, found.value, weight, found.variance)
         self._ask_further(node, further)
+        self._look_at_tags(node, further)
         return types
 
     def _note_times(self, family: Family, told: dict[str, Any], weight: float) -> None:
@@ -246,30 +270,59 @@ class Survey:
                 if isinstance(count, int) and count < _SHARED:
                     family.note_age(float(seconds), "idle")
 
-    def _measure_giants(self, node: Node, keys: Sequence[tuple[bytes, str, float]]) -> None:
-        commands = [("MEMORY", "USAGE", key, "SAMPLES", _SAMPLES) for key, _, _ in keys]
-        replies = self.reader.read(node, commands)
-        for (key, shape, weight), size in zip(keys, replies, strict=True):
-            if isinstance(size, int):
-                self.families.of(shape).note_size(key, size, weight)
+    def _look_at_tags(self, node: Node, keys: Sequence[tuple[bytes, str, float, str]]) -> None:
+        """Look whether members of sets that nobody knows name keys, and whether these are there."""
+        # On a cluster most of the keys would lie on other nodes.
+        if self._twin.is_cluster:
+            return
+        asked: list[tuple[Family, bytes]] = []
+        commands: list[Command] = []
+        for key, shape, _, of_type in keys:
+            family = self.families.of(shape)
+            if of_type not in _DRAWS or family.tags[1] >= _MOST_TAGS or layout_of(key) is not None:
+                continue
+            asked.append((family, key))
+            commands.append((_DRAWS[of_type], key, _TAGS_A_KEY))
+        members = self.reader.read(node, commands)
+        named = [
+            (family, to_bytes(member))
+            for (family, _), some in zip(asked, members, strict=True)
+            for member in (some if isinstance(some, list) else ())
+        ]
+        there = self.reader.read(node, [("EXISTS", member) for _, member in named])
+        for (family, _), count in zip(named, there, strict=True):
+            if isinstance(count, int):
+                family.tags = [family.tags[0] + count, family.tags[1] + 1]
 
     def _ask_further(self, node: Node, keys: Sequence[tuple[bytes, str, float, str]]) -> None:
-        """Ask for the age of streams' first entries, and for owners' versions."""
+        """Ask for the age of streams' first entries, for owners' versions, and for their proofs."""
         commands: list[Command] = []
-        about: list[tuple[bytes, str, str]] = []
+        about: list[tuple[bytes, str, KeyLayout | None]] = []
         for key, shape, _, of_type in keys:
             if of_type == "stream":
-                command: Command | None = ("XRANGE", key, "-", "+", "COUNT", 1)
-            else:
-                command = self.owners.question(key, of_type)
+                commands.append(("XRANGE", key, "-", "+", "COUNT", 1))
+                about.append((key, shape, None))
+                continue
+            layout = layout_of(key, of_type)
+            if layout is None:
+                continue
+            command = self.owners.question(key, of_type)
             if command is not None:
                 commands.append(command)
-                about.append((key, shape, of_type))
+                about.append((key, shape, None))
+            proofs = self.families.of(shape).proofs.get(layout.owner, [0, 0])
+            if layout.proof is not None and proofs[1] < PROOFS:
+                commands.append(layout.proof(key))
+                about.append((key, shape, layout))
         now = self.reader.now(node)
-        for (key, shape, of_type), reply in zip(
-            about, self.reader.read(node, commands), strict=True
+        for (key, shape, layout), command, reply in zip(
+            about, commands, self.reader.read(node, commands), strict=True
         ):
-            if of_type != "stream":
+            if layout is not None:
+                if not isinstance(reply, Exception):
+                    is_proved = layout.is_proof(key, reply)
+                    self.families.of(shape).note_proof(layout.owner, is_proved=is_proved)
+            elif command[0] != "XRANGE":
                 self.owners.answer(key, reply)
             elif isinstance(reply, list) and reply:
                 age = now - int(to_bytes(reply[0][0]).partition(b"-")[0]) / 1000
@@ -374,9 +427,7 @@ class Survey:
 
     def _identity(self) -> str:
         """Return what tells this database from another one, without any credentials."""
-        pool = getattr(self._client, "connection_pool", None)
-        database = getattr(pool, "connection_kwargs", {}).get("db", 0)
-        told = f"{tuple(self._twin.identity)!r}/{database}"
+        told = f"{tuple(self._twin.identity)!r}/{self.database}"
         return hashlib.sha256(told.encode()).hexdigest()[:24]
 
     def finish(self) -> None:

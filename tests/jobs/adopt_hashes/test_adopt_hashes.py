@@ -159,7 +159,7 @@ def test_a_dry_run_and_a_report_change_nothing(one: Any) -> None:
     assert {each.field for each in report.examples} == {b"a", b"b"}
     assert all(each.expired == (each.field == b"b") for each in report.examples)
     backlog = talk(one).backlog()
-    assert (backlog.count, backlog.exact) == (40, True)
+    assert (backlog.count, backlog.exact) == (80, True)
     assert everything(one) == before
     with pytest.raises(ConfigurationError, match="is a dry run"):
         job.parts(2)
@@ -559,11 +559,11 @@ def test_the_commands_of_the_page_adopt_ten_thousand_hashes(
     listed, before, dry, adopted, collected, after = said
     assert "adopt_hashes.users" in listed
     # It is a lower bound where the two seconds of the question were too short.
-    assert re.search(r"[1-9][\d,]* hashes to adopt", before)
+    assert re.search(r"[1-9][\d,]* fields to adopt", before)
     assert "would handle 25 items" in dry
     assert "drained" in adopted
     assert "drained" in collected
-    assert re.search(r"\b0 hashes to adopt", after)
+    assert re.search(r"\b0 fields to adopt", after)
     assert not list(one.scan_iter("zset:*"))
     hashes = VolatileHashes(one, namespace="users")
     for i in range(10_000):

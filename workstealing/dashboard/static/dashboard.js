@@ -56,6 +56,7 @@ function fillJob(element, job) {
   const { name, problem, note, elsewhere } = job;
   fields(element, { name, problem, note, elsewhere, outcomes: job.outcomes.text });
   fillLines(element.querySelector(".errors"), job.errors);
+  fillLines(element.querySelector(".measured"), job.measured);
   const badges = element.querySelector('[data-field="badges"]');
   badges.replaceChildren(
     ...job.badges.map((each) => {
