@@ -25,6 +25,7 @@ from workstealing.jobs.leftovers import (
     look,
     seen_twice,
 )
+from workstealing.store.connection import Command
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
 
@@ -271,11 +272,7 @@ class EntriesBeyond(Rule):
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a stream: it has garbage if it is too long, or its first entry too old."""
-        size, first, last = yield look(
-            ("XLEN", item.key),
-            ("XRANGE", item.key, "-", "+", "COUNT", 1),
-            ("XREVRANGE", item.key, "+", "-", "COUNT", 1),
-        )
+        size, first, last = yield look(("XLEN", item.key), *_ends(item.key))
         is_over = 0 <= self._most < size
         if self._age >= 0 and first:
             now = 1000 * item.now
@@ -396,8 +393,7 @@ def _before(
     front, rest, first, newest = yield look(
         ("XRANGE", key, "-", end, "COUNT", _COUNTED),
         ("XRANGE", key, *behind, "COUNT", _COUNTED),
-        ("XRANGE", key, "-", "+", "COUNT", 1),
-        ("XREVRANGE", key, "+", "-", "COUNT", 1),
+        *_ends(key),
     )
     if len(front) < _COUNTED:
         return exactly(len(front), length)
@@ -408,6 +404,11 @@ def _before(
     at = _number(end.removeprefix(b"("))[0]
     share = (at - began) / (ended - began) if ended > began else 1.0
     return Parts(min(high, max(low, round(share * length))), length, low, high)
+
+
+def _ends(key: bytes) -> tuple[Command, Command]:
+    """Return the commands that read the first and the last entry of a stream."""
+    return ("XRANGE", key, "-", "+", "COUNT", 1), ("XREVRANGE", key, "+", "-", "COUNT", 1)
 
 
 def _as_dict(reply: Any) -> Mapping[bytes, Any]:

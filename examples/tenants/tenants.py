@@ -196,7 +196,7 @@ def main() -> int:
     plain = serve(client, "example:one_stream", 1, old)
     shuffled = serve(client, "example:own_streams", 64, old)
     report(plain, shuffled)
-    row("idle queues left", "", QueueExpiry(old).backlog().count)
+    row("keys of idle queues left", "", QueueExpiry(old).backlog().count)
     for queue in (plain.queue, shuffled.queue, old):
         queue.delete()
     return 1 if any(each.written - each.finished for each in (plain, shuffled)) else 0

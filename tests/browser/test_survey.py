@@ -40,6 +40,10 @@ def test_the_file_is_a_picture_without_a_script(chromium: Any, redis8: Any, tmp_
     assert page.locator(".tm rect.certain").count() >= 1
     assert page.locator(".tm rect.likely").count() >= 3
     assert page.locator("tbody tr").count() == len(list(survey.families.shapes()))
+    # On a phone nothing is wider than the screen: only the table scrolls.
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1100, "height": 1000})
     box = page.locator(".tm .family rect").first.bounding_box()
     assert box["width"] > 50
     picture = tmp_path / "survey.png"

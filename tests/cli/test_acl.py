@@ -332,6 +332,9 @@ class TestUnderThePrintedLine:
             assert job.perform(Slice(10, 10.0)) == 1
             assert admin.smembers("conj:a") == {b"there"}
             assert [each.member for each in undo(own, "tidy")] == [b"gone"]
+            # Counting the entries takes rights of its own.
+            looks = StreamLeftovers(own, "orders", name="tidy", most=5, age=600, idle=600)
+            assert looks.backlog(60.0).count == 1
             stream = StreamLeftovers(own, "orders", name="tidy", dry_run=False)
             assert stream.perform(Slice(10, 10.0)) == 1
             assert not admin.xlen("orders")

@@ -18,6 +18,7 @@ import pytest
 from support.processes import spawn
 from support.servers import AnyServer, RedisServer
 from workstealing.cli.survey import progress_text
+from workstealing.errors import ConfigurationError
 from workstealing.survey import Progress
 from workstealing.survey.report import load_report
 
@@ -42,8 +43,13 @@ def test_the_table(command: Any, filled: RedisServer) -> None:
     assert tags.split()[1:5] == ["cacheops", "set", "1", tags.split()[4]]
     assert "certain" in tags
     assert "recruiter.install(TagSetLeftovers(client, 'conj:shop:id=*'), rate=" in said
-    assert "50 certain items" in said
-    assert "times at 500/s" in said
+    assert "certain: 50 members, " in said
+    removes = "recruiter.install(TagSetLeftovers(client, 'conj:shop:id=*', dry_run=False), rate="
+    assert removes in said
+    assert "Each first line is a dry run: it counts, and changes nothing." in said
+    assert "Times at 500 callers a second" in said
+    assert " of the server's used_memory, " in lines[0]
+    assert " in database 0 of Redis 8." in lines[0]
     assert "% of the server's time" in lines[-1]
     assert all(each.isprintable() for each in lines), said
 
@@ -62,6 +68,9 @@ def test_json_html_and_the_file_for_the_dashboard(
     file = tmp_path / "survey.json"
     file.write_text(json.dumps(report))
     assert load_report(file) == report
+    file.write_text(json.dumps({**report, "survey": 1}))
+    with pytest.raises(ConfigurationError, match="of another version of the survey"):
+        load_report(file)
 
 
 def test_the_number_of_rows(command: Any, filled: RedisServer) -> None:

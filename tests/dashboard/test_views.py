@@ -128,7 +128,7 @@ def test_structures_show_size_and_what_is_due(
     assert cells(shown, "structures", "queued")[0] == "3"
     assert cells(shown, "structures", "shared")[0] == "2"
     # The job's backlog, which no slice has seen yet.
-    assert cells(shown, "jobs", "hash_field_expiry.items")[3] == "2"
+    assert cells(shown, "jobs", "hash_field_expiry.items")[3] == "2 fields"
 
 
 def dead_ick(client: Any, *members: Any) -> Ick:

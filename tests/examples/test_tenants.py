@@ -48,7 +48,7 @@ def check(figures: dict[str, tuple[int, ...]]) -> None:
         for each in ("items", "failed", "out of time")
     }
     assert any(deleted.values())
-    assert figures["idle queues left"] == (0,)
+    assert figures["keys of idle queues left"] == (0,)
     # Who trickles waits for a few turns, not for all that was submitted before.
     for tenant in ("the realtime tenant", "the libraries"):
         one_stream, own_streams = figures[f"pickup delay of {tenant}, ms / median"]

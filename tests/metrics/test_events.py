@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
@@ -10,13 +11,13 @@ import redis
 
 from support.servers import AnyServer, RedisServer
 from workstealing import Recruiter, __version__
-from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.errors import Aborted, ConfigurationError, LayoutError
+from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics import events
 from workstealing.metrics import ledger as ledgers
 from workstealing.metrics.events import (
     EventTeller,
     FleetEvent,
-    Noticed,
     noting,
     read_events,
     this_host,
@@ -25,7 +26,10 @@ from workstealing.metrics.events import (
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import events_key, settings_key
 from workstealing.metrics.shared_settings import Setting, SharedSettings
+from workstealing.recruiting import Slice
+from workstealing.recruiting.hooks import ANNOUNCEMENTS, Announcement
 from workstealing.store.operations import Steps, drive
+from workstealing.structures import VolatileHashes
 from workstealing.testing import ManualClock
 
 PATIENCE = 120.0
@@ -40,7 +44,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def note(client: Any, kind: str, subject: str, text: str = "", ago: float = 0.0) -> None:
     def steps() -> Steps[None]:
-        yield noting("default", Noticed(kind, subject, text, 0.0), ago)
+        yield noting("default", Announcement(kind, subject, text, 0.0), ago)
 
     drive(client, steps())
 
@@ -278,6 +282,16 @@ class TestTeller:
         assert command[4:7] == ("refused", "OutOfMemoryError", "30 s")
         assert self.told(teller) == [("refused", "OutOfMemoryError", 0)]
 
+    def test_what_any_part_of_the_process_announces(self, manual_clock: ManualClock) -> None:
+        ANNOUNCEMENTS.tell("layout", "before", "")
+        teller = EventTeller("default", manual_clock)
+        self.look(teller)
+        assert [kind for kind, *_ in self.told(teller)] == ["came"]
+        ANNOUNCEMENTS.tell("layout", "the layout of it", "emulated -> native")
+        for told in (["the layout of it"], []):
+            self.look(teller)
+            assert [subject for _, subject, _ in self.told(teller)] == told
+
     def test_what_was_refused_waits_in_a_bounded_number(self, teller: EventTeller) -> None:
         for number in range(80):
             teller.note("layout", str(number))
@@ -303,6 +317,22 @@ class TestTeller:
         assert teller.was_emptied
         assert "was emptied" in caplog.text
         assert [kind for kind, *_ in self.told(teller)] == ["emptied"]
+
+
+def test_a_recruit_tells_of_another_layout(redis8: RedisServer) -> None:
+    hashes = VolatileHashes(redis8.client(), "shop", backend="emulated")
+    hashes.hsetex("a", mapping={"f": 1}, ex=600)
+    number, _ = ANNOUNCEMENTS.since(0)
+    clock = ManualClock(100.0)
+    job = HashFieldExpiry(hashes, clock=clock)
+    job.perform(Slice(10, 600.0))
+    redis8.client().hset(hashes.names.layout, "backend", "migrating")
+    clock.advance(60.0)
+    with contextlib.suppress(Aborted, LayoutError):
+        job.perform(Slice(10, 600.0))
+    _, (told,) = ANNOUNCEMENTS.since(number)
+    assert told.subject == "the layout of the volatile hashes 'shop'"
+    assert told.text == "emulated, version 1 -> migrating, version 1"
 
 
 @pytest.mark.contract

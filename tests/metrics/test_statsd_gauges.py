@@ -292,7 +292,7 @@ STUCK = """
 import sys, time
 from workstealing import Recruiter
 from workstealing.metrics import gathering, statsd
-statsd.HEARTBEAT_SECONDS = 0.05
+statsd._GAUGE_SECONDS = 0.05
 from workstealing.metrics.statsd import StatsDHooks
 
 recruiter = Recruiter(random=lambda: 0.0)
@@ -324,7 +324,7 @@ def test_a_process_of_one_thread_tells_of_its_stuck_slice(datagrams: Datagrams) 
 def test_an_idle_process_goes_on_telling(
     make: Any, datagrams: Datagrams, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statsd_module, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(statsd_module, "_GAUGE_SECONDS", 0.05)
     hooks = make(interval=10.0)
     watched(hooks, monkeypatch)
     hooks.on_outcome("sweep", Outcome.WORKED, 1, 0.001, None)

@@ -345,7 +345,8 @@ class RedisServer:
 class RedisCluster3:
     """A cluster of three masters that share all 16,384 slots; no replicas.
 
-    Arguments as for RedisServer; the options go to each node. `nodes` are the RedisServers.
+    Arguments as for RedisServer; the options go to each node; binary: or three, one of each node.
+    `nodes` are the RedisServers.
     """
 
     is_cluster = True
@@ -354,7 +355,7 @@ class RedisCluster3:
 
     def __init__(
         self,
-        binary: str | Path,
+        binary: str | Path | Sequence[Path],
         version: int | str | None = None,
         *,
         name: str = "cluster",
@@ -366,8 +367,9 @@ class RedisCluster3:
         # A node that a busy machine holds up for some seconds has not failed.
         settings = {"cluster_enabled": "yes", "cluster_node_timeout": 20_000, **config}
         try:
-            for number in range(3):
-                node = RedisServer(binary, version, name=f"{name}, node {number}", **settings)
+            binaries = [binary] * 3 if isinstance(binary, str | Path) else binary
+            for number, each in enumerate(binaries):
+                node = RedisServer(each, version, name=f"{name}, node {number}", **settings)
                 self.nodes.append(node)
             self._join()
         except BaseException:

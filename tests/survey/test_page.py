@@ -16,12 +16,22 @@ from workstealing.survey.report import error_text, size_text, span_text
 EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>\u202egnp\x1b[31m&amp;'
 
 
+SERVER = {
+    "product": "Redis",
+    "version": "8.0.2",
+    "nodes": 1,
+    "database": 0,
+    "used_bytes": 4_000_000,
+}
+
+
 def family(name: str = "page:<n>", **more: Any) -> dict[str, Any]:
     """Return a family as a survey reports it."""
     return {
         "family": name,
         "pattern": "page:*",
         "owner": "-",
+        "owner_certainty": "",
         "version": "",
         "types": ["string"],
         "keys": 100,
@@ -46,13 +56,16 @@ def finding(kind: str, size: float, **more: Any) -> dict[str, Any]:
         "kind": kind,
         "declares": "",
         "versions": "",
+        "unit": "entries",
         "items": 7,
+        "items_interval": [7, 7],
         "is_exact": True,
         "bytes": [size, size, size],
         "measured": 7,
         "unknown": 0,
         "why_unknown": "",
         "install": "recruiter.install(Some(client), rate=0.01)",
+        "removes": "recruiter.install(Some(client, dry_run=False), rate=0.01)",
         "rate": 0.01,
         "seconds": 60.0,
         **more,
@@ -62,13 +75,14 @@ def finding(kind: str, size: float, **more: Any) -> dict[str, Any]:
 def report(*families: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return a result as a survey reports it."""
     return {
-        "survey": 1,
+        "survey": 2,
         "at": 1_795_433_480.0,
-        "server": {"product": "Redis", "version": "8.0.2", "nodes": 1},
+        "server": SERVER,
         "keys": sum(each["keys"] for each in families),
         "bytes": [1e6, 1e6, 1e6],
         "freed": {"certain": [5.0, 5.0, 5.0], "likely": [0.0, 0.0, 0.0]},
         "families": list(families),
+        "hints": [],
         "traffic_per_s": 100.0,
         "seconds": 3.0,
         "server_seconds": 0.1,
@@ -107,7 +121,9 @@ def test_no_name_does_anything() -> None:
         ],
         garbage="certain",
     )
-    text = page(report(evil, notes=[EVIL], server={"product": EVIL, "version": "8", "nodes": 1}))
+    hint = {"family": EVIL, "says": EVIL, "install": EVIL}
+    server = {**SERVER, "product": EVIL}
+    text = page(report(evil, notes=[EVIL], server=server, hints=[hint]))
     found = Tags(text)
     assert not found.tags & {"script", "img", "iframe", "link", "object", "a", "form"}
     assert not [each for each in found.attributes if each.startswith("on")]
@@ -121,28 +137,43 @@ def test_no_name_does_anything() -> None:
 def test_the_page_says_what_the_survey_found() -> None:
     line = "recruiter.install(F(<W>), rate=0.1)"
     declared = finding("if declared", 50.0, declares="wait=1 d", install=line, rate=0.1)
+    endless = finding("no TTL", 50.0, unit="keys", items=100, items_interval=[90, 110])
+    vague = finding("certain", 5_000.0, bytes=[5_000.0, 4_500.0, 5_500.0])
+    hint = {"family": "tags:<n>", "says": "of 9 members 5 are gone", "install": "f()"}
     text = page(
         report(
             family(
                 "conj:<n>",
                 owner="cacheops",
                 garbage="certain",
-                findings=[finding("certain", 5_000.0)],
+                findings=[vague],
             ),
             family("plain", findings=[declared]),
+            family("draft:<n>", findings=[endless], owner="sessions", owner_certainty="probable"),
+            hints=[hint],
         )
     )
     for said in (
         "conj:&lt;n&gt;",
         "cacheops",
         "recruiter.install(Some(client), rate=0.01)",
+        "recruiter.install(Some(client, dry_run=False), rate=0.01)",
+        "Each first line is a dry run: it counts, and changes nothing.",
+        "certain: 7 entries, 5 kB ±10 %; gone in",
         "recruiter.install(F(&lt;W&gt;), rate=0.1)",
         "assuming wait=1 d",
+        "about 100 keys ±10 %, 50 B, would get half to double of the TTL, within",
+        "Nothing says that they are garbage, and primary data may be among them.",
+        "probably sessions",
+        "25 % of the server&#x27;s used_memory, 4 MB",
+        "in database 0 of Redis 8.0.2",
+        "of 9 members 5 are gone",
         "2 h idle",
         "2026-11-23",
         "±5 %",
     ):
         assert said in text, said
+    assert "ikely, if" not in text
 
 
 def _areas(text: str, kind: str) -> list[float]:
@@ -210,3 +241,5 @@ def test_figures_for_people() -> None:
     ]
     assert error_text([100.0, 98.0, 103.0]) == "±3 %"
     assert error_text([100.0, 100.0, 100.0]) == ""
+    assert error_text([100.0, 90.0, 110.0]) == "±10 %"
+    assert error_text([100.0, 50.0, 225.0]) == "±125 %"

@@ -92,7 +92,7 @@ def test_the_garbage_of_several_owners(redis8: AnyServer) -> None:
         "celery.unacked": ("reported", 1),
         "streams.acknowledged": ("likely", 20),
         "families.old_scores.seconds": ("if declared", 30),
-        "families.without_ttl": ("if declared", 200),
+        "families.without_ttl": ("no TTL", 200),
     }
     families = by_family(report)
     assert {name: each["owner"] for name, each in families.items()} == {
@@ -148,11 +148,18 @@ def test_the_installed_lines_are_python(redis8: AnyServer) -> None:
         for each in family["findings"]:
             if not each["install"]:
                 continue
+            line, removes = (
+                each[name].replace("<WINDOW>", "86400").replace("<TTL>", "600")
+                for name in ("install", "removes")
+            )
+            assert "<" not in line + removes
+            one = Recruiter()
+            exec(removes, {"recruiter": one, "client": client, **names})
+            assert [job.dry_run for job in one.jobs().values()] == [False], removes
             recruiter = Recruiter()
-            line = each["install"].replace("<WINDOW>", "86400").replace("<TTL>", "600")
-            assert "<" not in line
             exec(line, {"recruiter": recruiter, "client": client, **names})
             (job,) = recruiter.jobs().values()
+            assert job.dry_run, line
             assert each["kind"] == "likely" or job.backlog(60.0).count > 0, line
             seen += 1
     assert seen == 6

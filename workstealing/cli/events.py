@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
             f"the events at {address_of(client)} cannot be read: {said(error)}"
         ) from error
     if options.json:
-        print_json({"ledger": name, "events": [_as_dict(each) for each in found]})
+        print_json({"ledger": name, "events": [as_data(each) for each in found]})
     elif not found:
         ago = "" if options.since is None else " of that time"
         say(f"the ledger {name!r} at {address_of(client)} has no events{ago}")
@@ -84,5 +84,6 @@ def line(event: FleetEvent) -> str:
     return printable(f"{moment}  {event.sentence}{since}{who} on {hosts or 'an unknown host'}")
 
 
-def _as_dict(event: FleetEvent) -> dict[str, Any]:
+def as_data(event: FleetEvent) -> dict[str, Any]:
+    """Return an event as plain data."""
     return {**asdict(event), "hosts": list(event.hosts), "sentence": event.sentence}

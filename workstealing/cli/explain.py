@@ -44,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
 
     Returns: 0, or 1 if one has not run lately. Raises: WorkStealingError for bad input.
     """
+    from workstealing.dashboard.event_log import newest_of
+
     look = looker(options)
     installed = tuple(load_app(options.app).jobs()) if named_app(options.app) else None
     with application_prints_to_stderr():
@@ -54,7 +56,14 @@ def run(options: argparse.Namespace) -> int:
         for name in dict.fromkeys(options.jobs or known)
     ]
     if options.json:
-        jobs = [{**each._asdict(), "reasons": list(each.reasons)} for each in found]
+        jobs = [
+            {
+                **each._asdict(),
+                "reasons": list(each.reasons),
+                "newest_event": newest_of(each.job, snapshot.events, snapshot.at) or None,
+            }
+            for each in found
+        ]
         print_json({"jobs": jobs, "warnings": snapshot.warnings, "troubles": snapshot.troubles})
     else:
         say(_text(found, snapshot))
@@ -64,7 +73,8 @@ def run(options: argparse.Namespace) -> int:
 def _text(found: list[Explanation], snapshot: Snapshot) -> str:
     from workstealing.dashboard.fleet_state import time_of_day
 
-    said = [str(each) for each in found] or ["no job is known: neither installed nor in the ledger"]
+    said = [_with_event(each, snapshot) for each in found]
+    said = said or ["no job is known: neither installed nor in the ledger"]
     if not snapshot.is_fleet:
         said.append(
             "no ledger has figures of the fleet, so these are of this command's own process, which"
@@ -77,6 +87,13 @@ def _text(found: list[Explanation], snapshot: Snapshot) -> str:
         )
     said += [f"! {each}" for each in (*snapshot.warnings, *snapshot.troubles)]
     return "\n\n".join(map(_printable, said))
+
+
+def _with_event(each: Explanation, of: Snapshot) -> str:
+    from workstealing.dashboard.event_log import newest_of
+
+    newest = newest_of(each.job, of.events, of.at)
+    return f"{each}\n- its newest event: {newest}" if newest else str(each)
 
 
 def _printable(text: str) -> str:

@@ -17,6 +17,7 @@ from workstealing.cli.apps import (
     named_app,
 )
 from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, ledger_for, said
+from workstealing.cli.events import as_data, line
 from workstealing.cli.output import (
     add_json_option,
     figure,
@@ -27,14 +28,17 @@ from workstealing.cli.output import (
     table,
 )
 from workstealing.errors import ConfigurationError
+from workstealing.recruiting.job import counted
 from workstealing.recruiting.slice import PERFORMED
 from workstealing.store.client import URL_VARIABLES, names_redis
 
 if TYPE_CHECKING:
     from workstealing.dashboard.figures import JobFigures
     from workstealing.dashboard.queries import Snapshot, StructureFigures
+    from workstealing.metrics.events import FleetEvent
 
 TROUBLE = 1
+_LATELY_SECONDS, _MOST_LATELY = 3600.0, 5
 _OF_THE_FLEET = (
     "recruited_per_minute",
     "items_per_second",
@@ -86,6 +90,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     from workstealing.dashboard.queries import Queries
     from workstealing.dashboard.refusals import own_refusals, refusal_of, server_of_client
     from workstealing.dashboard.watched import watch_all
+    from workstealing.metrics.events import read_events
     from workstealing.metrics.ledger import processes, read, server_time
     from workstealing.metrics.shared_settings import SharedSettings
 
@@ -110,6 +115,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
         where=None if client is None else server_of_client(client),
         refusal=lambda: None if client is None else refusal_of(client),
         own_refusals=lambda: [] if recruiter is None else own_refusals(recruiter),
+        events=lambda: [] if client is None else asked(lambda: read_events(client, name)),
         describe=said,
     )
 
@@ -130,6 +136,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
 
 _OF_THE_LEDGER = (
     *("the ledger could not", "the fleet's settings could not", "the fleet's processes"),
+    "the fleet's events",
     "the ledger's time",
 )
 
@@ -200,6 +207,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "structures": [_structure(each) for each in snapshot.structures],
         "caches": {name: asdict(each) for name, each in snapshot.caches.items()},
         "troubles": snapshot.troubles,
+        "events": [as_data(each) for each in lately(snapshot)],
     }
 
 
@@ -240,7 +248,15 @@ def as_text(snapshot: Snapshot) -> str:
         parts.append("\n".join(fresh))
     if found := complaints(snapshot):
         parts.append("\n".join(f"! {each}" for each in found))
+    if happened := lately(snapshot):
+        parts.append("\n".join(["events of the last hour:", *map(line, happened)]))
     return "\n\n".join(parts)
+
+
+def lately(snapshot: Snapshot) -> list[FleetEvent]:
+    """Return the newest events of the last hour, the newest first; `events` has all of them."""
+    recent = [each for each in snapshot.events if snapshot.at - each.at <= _LATELY_SECONDS]
+    return recent[:_MOST_LATELY]
 
 
 JOB_HEADINGS = (
@@ -369,7 +385,7 @@ def job_row(job: JobFigures, snapshot: Snapshot) -> tuple[str, ...]:
         figure(job.items_per_second) if snapshot.is_fleet else "?",
         "?" if job.slice_seconds is None else spell(job.slice_seconds),
         "?" if job.oldest_seconds is None else f"{spell(job.oldest_seconds)}{_ago(job)}",
-        "?" if job.backlog is None else f"{job.backlog:,}{_ago(job)}",
+        "?" if job.backlog is None else f"{counted(job.backlog, job.unit or '')}{_ago(job)}",
         f"{job.outcomes['aborted'] / slices:.0%}" if slices else "?",
         f"{job.outcomes['failed'] / slices:.0%}" if slices else "?",
         f"{job.outcomes['out_of_time'] / slices:.0%}" if slices else "?",

@@ -100,8 +100,9 @@ class JobFigures:
 
     Fields: name; rate: the share of the enlisted; fleet_rate: the rate that the fleet is told, None
     for no such setting; refused: why a process refuses that rate, None if none does; paused;
-    fleet_paused; dry_run: whether its items are only counted; adaptive; is_here: whether this
-    process has the job installed; recruited_per_minute, items_per_second: over the last minutes;
+    fleet_paused; dry_run: whether its items are only counted; unit: what one item is, in the
+    plural, None where the job is not installed here; adaptive; is_here: whether this process has
+    the job installed; recruited_per_minute, items_per_second: over the last minutes;
     slice_seconds: a slice's average length, None if there was no slice; outcomes: of the last hour;
     backlog and oldest_seconds: as last seen; keeps_up; why: the reason why the job does not keep
     up, or why nobody knows; just_started: whether its figures begin so lately that shares of them
@@ -125,6 +126,7 @@ class JobFigures:
     paused: bool
     fleet_paused: bool
     dry_run: bool
+    unit: str | None
     adaptive: bool
     is_here: bool
     recruited_per_minute: float
@@ -292,6 +294,7 @@ def job_figures(
         paused=bool(local.get("paused")),
         fleet_paused=fleet_paused,
         dry_run=is_dry,
+        unit=local.get("unit"),
         adaptive=bool(local.get("adaptive")),
         is_here=bool(local),
         recruited_per_minute=sum(each.recruited for each in recent) * MINUTE / covered,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from workstealing.dashboard.event_log import event_marks, event_rows, newest_of
 from workstealing.dashboard.figures import (
     MINUTE,
     OLD_SECONDS,
@@ -164,13 +165,14 @@ def page(
         "alarm_count": _alarm_count(snapshot, dead),
         "fine": _fine(snapshot),
         "tiles": _tiles(snapshot),
-        "jobs": [_job(job, snapshot.at) for job in shown_jobs],
+        "jobs": [_job(job, snapshot.at, _newest(job, snapshot)) for job in shown_jobs],
         "jobs_pager": jobs_pager.plain(),
         "structures": [_structure(each) for each in shown_structures],
         "structures_pager": structures_pager.plain(),
         "dead": _dead(snapshot, dead, selection),
         "caches": _caches(snapshot),
         "processes": _processes(snapshot),
+        "events": event_rows(snapshot.events, snapshot.at),
         "charts": _charts(snapshot),
     }
 
@@ -183,6 +185,7 @@ def _alarms(snapshot: Snapshot, jobs: list[JobFigures], dead: list[StructureFigu
     alarms = [visible(each, LONGEST_PROBLEM) for each in (*snapshot.warnings, *snapshot.troubles)]
     alarms += [
         f"{visible(job.name)}: {visible('; '.join(job.problems), LONGEST_PROBLEM)}"
+        f"{_behind(_newest(job, snapshot))}"
         for job in jobs[:MOST_ALARMS]
         if job.problems
     ]
@@ -193,6 +196,14 @@ def _alarms(snapshot: Snapshot, jobs: list[JobFigures], dead: list[StructureFigu
     alarms += [_dead_alarm(each) for each in dead]
     more = _alarm_count(snapshot, dead) - MOST_ALARMS
     return alarms[:MOST_ALARMS] + ([f"and {more:,} more"] if more > 0 else [])
+
+
+def _newest(job: JobFigures, snapshot: Snapshot) -> str:
+    return newest_of(job.name, snapshot.events, snapshot.at)
+
+
+def _behind(newest: str) -> str:
+    return f" ({visible(newest, LONGEST_PROBLEM)})" if newest else ""
 
 
 def _alarm_count(snapshot: Snapshot, dead: list[StructureFigures]) -> int:
@@ -315,7 +326,7 @@ def _tile(label: str, value: str, unit: str, *, bad: bool = False) -> dict[str, 
     return {"label": label, "value": value, "unit": unit, "bad": bad}
 
 
-def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
+def _job(job: JobFigures, now: float = 0.0, newest: str = "") -> dict[str, Any]:
     worst = max((age for age in job.lag if age is not None), default=None)
     keeps = {True: ("yes", "good"), False: ("NO", "bad"), None: ("unknown", "dim")}[job.keeps_up]
     rate = rate_text(job.rate)
@@ -341,6 +352,7 @@ def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
         "note": visible(job.why, 200) if job.keeps_up is None else "",
         "errors": [_error(each, now) for each in job.errors[:MOST_ERRORS]],
         "measured": [_measured(each, now) for each in job.measured],
+        "newest": visible(newest, LONGEST_PROBLEM),
         "badges": badges,
         "paused": job.fleet_paused,
         "here": job.is_here,
@@ -350,7 +362,7 @@ def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
             _cell(*keeps),
             _seen(duration(job.oldest_seconds), job, lag_kind),
             _cell(duration(worst)),
-            _seen(number(job.backlog), job),
+            _seen(number(job.backlog) + (f" {job.unit}" if job.backlog and job.unit else ""), job),
             _cell(number(job.items_per_second)),
             _cell(number(job.recruited_per_minute)),
             _cell(rate),
@@ -591,6 +603,7 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
             for job in charted
         ],
         "traffic": _rounded(snapshot.traffic),
+        "marks": event_marks(snapshot.events, snapshot.times),
     }
 
 

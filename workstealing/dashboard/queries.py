@@ -33,6 +33,7 @@ from workstealing.dashboard.fleet_state import (
 from workstealing.dashboard.safe_text import LONGEST_SHOWN, item_key, payload_text, visible, weight
 from workstealing.dashboard.watched import SetsAside, Watched
 from workstealing.errors import is_connection_fault
+from workstealing.metrics.events import FleetEvent
 from workstealing.metrics.minutes import CacheMinute, Process, total_of_caches
 from workstealing.recruiting.health import roughly
 from workstealing.recruiting.job import Backlog
@@ -165,7 +166,7 @@ class Snapshot:
     out of reach with their jobs, a fleet that has fallen silent, reports that are refused; heard:
     the time that the fleet's figures are of, None: unknown; old_seconds: how old they are, None:
     they are of now; fault: the error that keeps the ledger from answering, None: it answers; spans:
-    the seconds that the counts of each minute are of.
+    the seconds that the counts of each minute are of; events: of the fleet, the newest first.
     """
 
     at: float
@@ -186,6 +187,7 @@ class Snapshot:
     old_seconds: float | None = None
     fault: str | None = None
     spans: list[float] = field(default_factory=list)
+    events: list[FleetEvent] = field(default_factory=list)
 
 
 class Cached:
@@ -242,7 +244,8 @@ class Queries:
     None: they are unknown; server_now: returns the time of the ledger's server, None: its clock is
     this machine's; where: the address of the ledger's server; refusal: returns a sentence if the
     ledger refuses reports, asked about a fleet that is silent; own_refusals: returns a sentence for
-    each ledger that refuses this process's reports; describe: returns a fault of the ledger's
+    each ledger that refuses this process's reports; events: returns the fleet's, the newest first;
+    describe: returns a fault of the ledger's
     server in words, by default its class alone, because a text may name a user; clock: for the
     remembered answers; now: the time of day in seconds since the epoch.
     """
@@ -260,6 +263,7 @@ class Queries:
         where: str | None = None,
         refusal: Callable[[], str | None] = lambda: None,
         own_refusals: Callable[[], list[str]] = list,
+        events: Callable[[], list[FleetEvent]] = list,
         describe: Callable[[Exception], str] = lambda error: type(error).__name__,
         clock: Clock = SYSTEM_CLOCK,
         now: Callable[[], float] = time.time,
@@ -268,7 +272,7 @@ class Queries:
         self._settings, self._watched, self._now = settings, watched, now
         self._processes, self._server_now = processes, server_now
         self._where, self._refusal, self._own_refusals = where, refusal, own_refusals
-        self._describe = describe
+        self._events, self._describe = events, describe
         # The last answers of the ledger: they are shown as old while it does not answer.
         self._told: _Told | None = None
         self._structures = Cached(self._ask_structures, STRUCTURES_SECONDS, clock)
@@ -353,6 +357,7 @@ class Queries:
             old_seconds=old,
             fault=told.fault,
             spans=spans,
+            events=told.events,
         )
 
     def _ask_ledger(self, troubles: list[str]) -> _Told:
@@ -374,6 +379,8 @@ class Queries:
         processes = None
         if self._processes is not None:
             processes = answer(self._processes, unknown.processes, "the fleet's processes")
+        # Without them the figures are whole all the same.
+        events = _answer(self._events, unknown.events, "the fleet's events", said)
         # Only a ledger that somebody writes has a time of its own.
         server_now = began
         if self._server_now is not None and (processes or any(map(is_written, minutes))):
@@ -386,6 +393,7 @@ class Queries:
             minutes,
             settings,
             processes,
+            events,
             server_now - began,
             None if fault is None else self._describe(fault),
             fault is not None and is_connection_fault(fault),
@@ -455,9 +463,9 @@ class _Told:
     """The ledger's answers.
 
     Fields: now: the time of its server; answered: the time of its last whole answer; minutes,
-    settings and processes, None: unknown; ahead: of its server's clock before this machine's, in
-    seconds; fault: the error that kept it from answering now, in words; is_away: whether its
-    server did not answer at all.
+    settings and processes, None: unknown; events; ahead: of its server's clock before this
+    machine's, in seconds; fault: the error that kept it from answering now, in words; is_away:
+    whether its server did not answer at all.
     """
 
     now: float
@@ -465,6 +473,7 @@ class _Told:
     minutes: list[Any] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
     processes: list[Process] | None = None
+    events: list[FleetEvent] = field(default_factory=list)
     ahead: float = 0.0
     fault: str | None = None
     is_away: bool = False

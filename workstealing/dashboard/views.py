@@ -42,6 +42,7 @@ from workstealing.dashboard.security import (
 from workstealing.dashboard.steering import FleetSettings, steer_dead, steer_job
 from workstealing.dashboard.watched import short_id, watch_all
 from workstealing.errors import ConfigurationError, MissingExtraError, RefusedError
+from workstealing.metrics.events import read_events
 from workstealing.metrics.ledger import Ledger, processes, read, server_time
 from workstealing.metrics.minutes import checked_ledger_name
 from workstealing.metrics.shared_settings import SharedSettings
@@ -159,6 +160,7 @@ def create_dashboard(
         where=server_of_client(client),
         refusal=lambda: refusal_of(client),
         own_refusals=lambda: own_refusals(recruiter),
+        events=lambda: read_events(client, name, most=_EVENTS_READ),
     )
     views = _Views(
         guard=guard,
@@ -465,6 +467,7 @@ def _selection() -> Selection:
 
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+_EVENTS_READ = 200
 _NO_SURVEY = "there is no result of a survey yet: run workstealing survey --json > FILE"
 _FOREIGN = "this form does not come from a page of this session: load the page anew"
 

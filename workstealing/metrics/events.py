@@ -21,6 +21,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.metrics.minutes import checked_ledger_name, events_key, texts
 from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.faults import FaultLog
+from workstealing.recruiting.hooks import ANNOUNCEMENTS, Announcement
 from workstealing.store.connection import Command
 from workstealing.store.fleet import one_server
 from workstealing.store.operations import Operation
@@ -97,19 +98,6 @@ class FleetEvent:
         return _SENTENCES[self.kind].format(subject=self.subject, text=self.text, count=number)
 
 
-@dataclass(frozen=True, slots=True)
-class Noticed:
-    """An event that a process has noticed and not told yet.
-
-    Fields: as of `FleetEvent`; at: in seconds of the monotonic clock.
-    """
-
-    kind: str
-    subject: str
-    text: str
-    at: float
-
-
 def read_events(
     client: Any, name: str = "default", since: Duration | None = None, most: int = MOST_EVENTS
 ) -> list[FleetEvent]:
@@ -156,7 +144,7 @@ def parsed_events(entries: Iterable[Any]) -> Iterator[FleetEvent]:
         yield FleetEvent(kind, subject, text, at / 1000, first / 1000, hosts, user, count)
 
 
-def noting(name: str, noticed: Noticed, ago: float) -> Operation:
+def noting(name: str, noticed: Announcement, ago: float) -> Operation:
     """Return the operation that adds an event. Arguments: ago: seconds since it happened."""
     args = (
         noticed.kind,
@@ -213,8 +201,10 @@ class EventTeller:
         self._faults.after_fork()
         # By kind and subject: since when, by the monotonic clock.
         self._lasting: dict[tuple[str, str], float] = {}
-        self._pending: deque[Noticed] = deque(maxlen=_PENDING)
-        self._asked: list[Noticed] = []
+        self._pending: deque[Announcement] = deque(maxlen=_PENDING)
+        self._asked: list[Announcement] = []
+        # What was announced before this process, or before this ledger, is no news.
+        self._announced, _ = ANNOUNCEMENTS.since(0)
         self._has_told = self._came = self._went = False
         self.was_emptied = False
         """Whether the last report has found that the ledger's events are gone."""
@@ -222,7 +212,7 @@ class EventTeller:
     def note(self, kind: str, subject: str, text: str = "", at: float | None = None) -> None:
         """Tell of an event with the next report. Arguments: at: when, monotonic; None: now."""
         moment = self._clock.monotonic() if at is None else at
-        self._pending.append(Noticed(kind, subject, text, moment))
+        self._pending.append(Announcement(kind, subject, text, moment))
 
     def look(
         self,
@@ -258,6 +248,9 @@ class EventTeller:
         for kind, subject in self._lasting.keys() - present.keys():
             self.note(_ENDS[kind], subject)
         self._lasting = {each: self._lasting.get(each, since) for each, since in present.items()}
+        self._announced, announced = ANNOUNCEMENTS.since(self._announced)
+        for said in announced:
+            self.note(said.kind, said.subject, said.text, said.at)
         if failing is not None:
             # It is told if this report arrives, and is noted anew if it does not.
             self._pending = deque(

@@ -31,9 +31,6 @@ FIGURES_NAMED = 20
 """So many measured figures of a job are shown, by the names that came first."""
 _NAME_LENGTH = 200
 
-HEARTBEAT_SECONDS = 10.0
-"""How often a process tells what lasts in it, also while no caller comes."""
-
 SLICE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 """Upper bounds in seconds; a slice has 10 ms by default."""
 

@@ -47,7 +47,6 @@ from typing import TYPE_CHECKING, Any
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.metrics.gathering import (
-    HEARTBEAT_SECONDS,
     JOBS_NAMED,
     OTHER_JOBS,
     DeadSizes,
@@ -79,6 +78,8 @@ _TIMINGS_KEPT = 20
 _NAME_LENGTH = 100
 # Fits one Ethernet frame, also inside the tunnels of container networks.
 _DATAGRAM_BYTES = 1_400
+# How often the thread tells what lasts in its process, also while no caller comes.
+_GAUGE_SECONDS = 10.0
 _SECONDS_BETWEEN_TRIALS = 30.0
 _SECONDS_BETWEEN_QUESTIONS = 60.0
 _SENDERS = 32
@@ -218,7 +219,7 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
         due = self._next_gauges
         if self._client is None:
             due = max(due, self._next_trial)
-        self._sleep(min(max(due - self._clock.monotonic(), 0.1), HEARTBEAT_SECONDS))
+        self._sleep(min(max(due - self._clock.monotonic(), 0.1), _GAUGE_SECONDS))
 
     def _count(
         self, counts: Mapping[str, int], timing: str | None = None, took: float | None = None
@@ -261,7 +262,7 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
             )
         gauges: dict[str, float] = {}
         if now >= self._next_gauges:
-            self._next_gauges = now + max(self._interval, HEARTBEAT_SECONDS)
+            self._next_gauges = now + max(self._interval, _GAUGE_SECONDS)
             gauges = self._states()
         with self._lock:
             batch, self._batch = self._batch, self._new_batch()

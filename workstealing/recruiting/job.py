@@ -39,7 +39,7 @@ def counted(number: float, unit: str) -> str:
     """Return a number of items for people: "1 entry", "1,200 entries"; unit: see `Job.unit`."""
     if number == 1 and " " not in unit:
         unit = f"{unit[:-3]}y" if unit.endswith("ies") else unit.removesuffix("s")
-    return f"{number:,.0f} {unit}"
+    return f"{number:,.0f} {unit}".rstrip()
 
 
 def would_handle(job: Job, items: int, limit: int | None = None) -> str:

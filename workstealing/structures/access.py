@@ -233,7 +233,7 @@ NAMESPACE_KEYS = ("ws:NAME:layout", "ws:NAME:slots", "{*}:ws:NAME:*")
 QUEUED = ALWAYS | ATTEMPT
 """The commands of a structure whose steps a pipeline that is a transaction may queue."""
 
-DUE = frozenset({"TIME", "ZCARD", "ZCOUNT", "ZRANGE"})
+DUE = frozenset({"TIME", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE"})
 """The commands of a structure with a due index, and of the job that collects from it."""
 EXPIRING = QUEUED | DUE | {"HDEL", "PTTL", "TYPE", "UNLINK", "ZADD", "ZRANGEBYSCORE", "ZREM"}
 """The commands that the collecting of expired fields sends, besides scripts."""
@@ -262,7 +262,7 @@ _OF_RULES = Access(
     | {"XREVRANGE", "XDEL", "DUMP", "RESTORE", "UNLINK", "SREM", "ZREM", "HDEL", "LREM", "SADD"}
     | {"ZADD", "HSET", "MEMORY|USAGE", "EXISTS", "TYPE", "HLEN", "HEXISTS", "HMGET", "LLEN"}
     | {"LINDEX", "LRANGE", "SISMEMBER", "SCARD", "ZSCORE", "ZRANGE", "ZCARD", "STRLEN", "XLEN"}
-    | {"XPENDING", "XINFO|GROUPS", "XINFO|CONSUMERS", "XINFO|STREAM"},
+    | {"ZCOUNT", "XPENDING", "XINFO|GROUPS", "XINFO|CONSUMERS", "XINFO|STREAM"},
     users_keys=True,
 )
 
@@ -352,7 +352,7 @@ OF_SURVEY = Access(
     commands=CONNECTION
     | {"SCAN", "TIME", "DBSIZE", "INFO", "CLIENT|NO-TOUCH"}
     | {"TYPE", "PTTL", "MEMORY|USAGE", "OBJECT|IDLETIME", "OBJECT|REFCOUNT"}
-    | {"EXISTS", "GET", "STRLEN"}
+    | {"EXISTS", "GET", "GETRANGE", "STRLEN", "HRANDFIELD", "SRANDMEMBER", "ZRANDMEMBER"}
     | {"HGET", "HMGET", "HGETALL", "HLEN", "HEXISTS", "HSCAN", "SSCAN", "SCARD", "SISMEMBER"}
     | {"ZSCAN", "ZCARD", "ZCOUNT", "ZRANGE", "ZSCORE", "LLEN", "LINDEX", "LRANGE", "LPOS"}
     | {"XLEN", "XRANGE", "XREVRANGE", "XPENDING", "XINFO|GROUPS", "XINFO|CONSUMERS"}

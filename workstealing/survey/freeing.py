@@ -17,7 +17,7 @@ from workstealing.jobs.leftovers import Garbage, Item, Parts, Removal
 from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node
-from workstealing.survey.measuring import NESTED, Measurer, Size, entry_bytes
+from workstealing.survey.measuring import NESTED, Measurer, Size, entry_bytes, measuring
 from workstealing.survey.scanning import Reader
 
 _ENDS = 32
@@ -50,18 +50,17 @@ class Freeing:
         new = [each for each in dict.fromkeys(keys) if each not in self._sizes]
         asked: list[Command] = []
         for key in new:
-            asked += [("MEMORY", "USAGE", key), ("TYPE", key)]
+            asked += [measuring(key), ("TYPE", key)]
         replies = self._reader.read(self._node, asked)
-        nested: list[tuple[bytes, str]] = []
+        nested: list[tuple[bytes, str, int]] = []
         for key, size, told in zip(new, replies[::2], replies[1::2], strict=True):
             of_type = "" if isinstance(told, Exception) else to_bytes(told).decode()
             self._types[key] = of_type
             self._sizes[key] = Size(float(size)) if isinstance(size, int) else _NONE
             if isinstance(size, int) and of_type in NESTED:
-                nested.append((key, of_type))
-        for (key, _), found in zip(nested, self._measurer.nested(self._node, nested), strict=True):
-            if found is not None:
-                self._sizes[key] = found
+                nested.append((key, of_type, size))
+        sizes = self._measurer.nested(self._node, nested)
+        self._sizes |= {key: each for (key, _, _), each in zip(nested, sizes, strict=True)}
 
     def of(self, garbage: Garbage) -> Freed:
         """Return the bytes that removals free, all of them measured before."""

@@ -72,7 +72,8 @@ CERTAIN, LIKELY, DECLARED, REPORTED = "certain", "likely", "if declared", "repor
 ENDLESS = "no TTL"
 """The kind of keys without a time to live: nothing says that they are garbage."""
 DAY = 86_400.0
-_HOUR = 3_600.0
+ABANDONED_SECONDS = 3_600.0
+"""For so long a consumer with pending entries has asked for nothing, before a survey says so."""
 
 MOST_JUDGED = 200_000
 """The items of a rule that are all judged; of the further ones some stand for all."""
@@ -225,7 +226,7 @@ def offers() -> list[Offer]:
         Offer(AcknowledgedEntries("*"), Call(StreamLeftovers, CLIENT, PATTERN), by_type=True),
         Offer(IdleConsumers("*", 7 * DAY), idle, "idle=7 d", by_type=True),
         Offer(UnreadGroups("*", 7 * DAY), idle, by_type=True),
-        Offer(AbandonedEntries("*", _HOUR), idle, by_type=True),
+        Offer(AbandonedEntries("*", ABANDONED_SECONDS), idle, by_type=True),
         Offer(
             EntriesBeyond("*", most=MOST_ENTRIES),
             Call(StreamLeftovers, CLIENT, PATTERN, most=most),

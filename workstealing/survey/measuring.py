@@ -34,12 +34,17 @@ WHOLE = 512
 """The elements of a key, or the blocks of a stream or list, that the server counts."""
 
 NESTED = ("hash", "set", "zset", "list", "stream")
-COMPACT_BYTES = 512
-"""A key below that is compact, or its five counted elements are nearly all of it."""
+SMALL_BYTES = 1_024
+"""A key below that has no more elements than the server counts: each takes two bytes or more."""
 
 _RANDOM, _PLACES = 128, 64
 _COUNTS = {"hash": "HLEN", "set": "SCARD", "zset": "ZCARD", "list": "LLEN"}
 _ID_BYTES = 8
+
+
+def measuring(key: bytes) -> Command:
+    """Return the command that tells the bytes of a key, by 512 of its elements."""
+    return ("MEMORY", "USAGE", key, "SAMPLES", WHOLE)
 
 
 class Size(NamedTuple):
@@ -59,33 +64,26 @@ class Measurer:
     def __init__(self, reader: Reader, random: Callable[[], float]) -> None:
         self._reader, self._random = reader, random
 
-    def nested(self, node: Node, keys: Sequence[tuple[bytes, str]]) -> list[Size | None]:
-        """Measure keys whose type is one of NESTED; None for a key that has gone.
+    def nested(self, node: Node, keys: Sequence[tuple[bytes, str, int]]) -> list[Size]:
+        """Return the sizes of keys whose type is one of NESTED.
 
-        Arguments: keys: each with its type. Raises: connection faults. One round trip, and one more
-        if there is a large key.
+        Arguments: keys: each with its type, and the bytes that `measuring` has told. Raises:
+        connection faults. One round trip, and one for each large key.
         """
-        questions: list[Command] = []
-        for key, of_type in keys:
-            questions.append(("MEMORY", "USAGE", key, "SAMPLES", WHOLE))
-            is_stream = of_type == "stream"
-            questions.append(("XINFO", "STREAM", key) if is_stream else (_COUNTS[of_type], key))
-        replies = self._reader.read(node, questions)
-        found: list[Size | None] = []
-        large: list[tuple[int, bytes, str, Any]] = []
-        for number, (key, of_type) in enumerate(keys):
-            size, told = replies[2 * number : 2 * number + 2]
-            if not isinstance(size, int):
-                found.append(None)
-                continue
-            count, counted = _count(of_type, told)
-            found.append(Size(float(size), 0.0, count))
+        replies = self._reader.read(
+            node,
+            [
+                ("XINFO", "STREAM", key) if of_type == "stream" else (_COUNTS[of_type], key)
+                for key, of_type, _ in keys
+            ],
+        )
+        found: list[Size] = []
+        for (key, of_type, told), reply in zip(keys, replies, strict=True):
+            count, counted = _count(of_type, reply)
+            size = Size(float(told), 0.0, count)
             if counted is None or counted > WHOLE:
-                large.append((number, key, of_type, told))
-        for number, key, of_type, told in large:
-            first = found[number]
-            assert first is not None, "it was measured above"
-            found[number] = self._large(node, key, of_type, first, told)
+                size = self._large(node, key, of_type, size, reply)
+            found.append(size)
         return found
 
     def _large(self, node: Node, key: bytes, of_type: str, size: Size, told: Any) -> Size:
@@ -105,13 +103,13 @@ class Measurer:
         if len(random) < 2:
             return size._replace(variance=_vague(size.value, WHOLE))
         spread = variance(random)
-        left = max(0.0, 1.0 - WHOLE / count)
         if of_type in ("hash", "set"):
+            left = max(0.0, 1.0 - WHOLE / count)
             return size._replace(variance=count**2 * spread / WHOLE * left)
         differ = fmean(random) - fmean(front or random)
         if of_type == "zset":
             value = max(0.0, size.value + count * differ)
-            return size._replace(value=value, variance=count**2 * spread / len(random) * left)
+            return size._replace(value=value, variance=count**2 * spread / len(random))
         other = variance(front) / len(front) if len(front) > 1 else 0.0
         error = math.sqrt(spread / len(random) + other)
         mean = max(1.0, fmean(front or random))

@@ -54,14 +54,17 @@ svg{width:100%;height:auto;display:block}.scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:13px}
 th,td{padding:.3em .6em;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}
 th:nth-child(-n+3),td:nth-child(-n+3){text-align:left}
-td:first-child{font-family:ui-monospace,monospace;white-space:normal;overflow-wrap:anywhere}
+td:first-child{font-family:ui-monospace,monospace;white-space:normal;overflow-wrap:anywhere;
+min-width:12em}
 code{font-family:ui-monospace,monospace;background:#f2f3f5;padding:.1em .3em;overflow-wrap:anywhere}
-li{margin:.5em 0}.do{display:flex;gap:.6em;margin:.15em 0}.do span{flex:0 0 4.6em;color:#666}
+ul{padding-left:1.3em}li{margin:.6em 0}
+.do{display:flex;flex-wrap:wrap;gap:0 .6em;margin:.2em 0}.do span{flex:0 0 4.6em;color:#666}
 .key span{display:inline-block;width:.9em;height:.9em;margin:0 .35em 0 1.1em;vertical-align:-.1em}
 .b-certain{background:#b3261e}.b-likely{background:#b26a00}.b-rest{background:#5b7089}
 .certain{color:#b3261e;font-weight:600}.likely{color:#8a5200;font-weight:600}.soft{color:#666}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#17191d}th,td{border-color:#333}
-code{background:#24272d}.certain{color:#ff8a80}.likely{color:#ffb74d}.soft{color:#999}
+code{background:#24272d}.do span{color:#999}
+.certain{color:#ff8a80}.likely{color:#ffb74d}.soft{color:#999}
 .b-rest{background:#4a5b70}}"""
 
 
@@ -281,7 +284,7 @@ def summary(report: Mapping[str, Any]) -> str:
 def body(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the ways to collect the garbage, the table of all families, and the notes, as HTML."""
     if share := share_text(report):
-        yield f"<p>These keys have {safe(share)}.</p>"
+        yield f"<p>These keys take {safe(share)}.</p>"
     found = ways(report)
     if found:
         traffic = f"Times at {report['traffic_per_s']:g} callers a second."
@@ -299,7 +302,7 @@ def body(report: Mapping[str, Any]) -> Iterator[str]:
         yield "</ul>"
     yield '<h2>Families</h2><div class="scroll"><table><thead><tr>'
     yield "".join(
-        f"<th>{each}</th>"
+        f'<th scope="col">{each}</th>'
         for each in (
             *("family", "owner", "type", "keys", "bytes", "±", "without TTL", "oldest"),
             *("garbage", "items", "frees"),

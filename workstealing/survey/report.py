@@ -401,7 +401,8 @@ def share_text(report: Mapping[str, Any]) -> str:
     used = report["server"]["used_bytes"]
     if not used:
         return ""
-    return f"{100 * report['bytes'][0] / used:.2g} % of its used_memory of {size_text(used)}"
+    share = 100 * report["bytes"][0] / used
+    return f"{share:.2g} % of the server's used_memory, {size_text(used)}"
 
 
 def span_text(seconds: float) -> str:
@@ -433,7 +434,10 @@ def error_text(estimate: Sequence[float]) -> str:
     """Return how wide an estimate's interval is, for people; empty for an exact one."""
     value, low, high = estimate
     half = max(value - low, high - value)
-    return f"±{100 * half / value:.1g} %" if value and half > 0.0005 * value else ""
+    if not value or half <= 0.0005 * value:
+        return ""
+    percent = 100 * half / value
+    return f"±{percent:.1g} %" if percent < 9.5 else f"±{percent:.0f} %"
 
 
 HEADINGS = (
@@ -576,6 +580,12 @@ def load_report(path: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{str(path)!r} cannot be read as the result of a survey: {type(error).__name__}"
         ) from error
-    if not isinstance(report, dict) or report.get("survey") != FORMAT:
+    layout = report.get("survey") if isinstance(report, dict) else None
+    if isinstance(layout, int) and layout != FORMAT:
+        raise ConfigurationError(
+            f"{str(path)!r} is of another version of the survey (layout {layout}, and not"
+            f" {FORMAT}): run workstealing survey --json anew"
+        )
+    if layout != FORMAT:
         raise ConfigurationError(f"{str(path)!r} is no result of workstealing survey --json")
     return report

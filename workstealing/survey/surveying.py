@@ -20,7 +20,7 @@ from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node, twin_of
 from workstealing.survey.families import Families, Family
 from workstealing.survey.garbage import Judges
-from workstealing.survey.measuring import COMPACT_BYTES, NESTED, Measurer
+from workstealing.survey.measuring import NESTED, SMALL_BYTES, Measurer, measuring
 from workstealing.survey.owners import OWN, PROOFS, KeyLayout, Owners, layout_of
 from workstealing.survey.scanning import BEGINNING, Reader, ServerFacts, refused
 from workstealing.survey.sizing import Finding
@@ -189,7 +189,7 @@ class Survey:
             commands: list[Command] = [("TYPE", key), ("PTTL", key)]
             if not self._no_memory:
                 names.append("MEMORY")
-                commands.append(("MEMORY", "USAGE", key))
+                commands.append(measuring(key))
             if not self._no_idle:
                 names.append("OBJECT")
                 commands.append(("OBJECT", "IDLETIME", key))
@@ -197,7 +197,7 @@ class Survey:
             questions += commands
         replies = iter(self.reader.read(node, questions))
         types: dict[bytes, str] = {}
-        nested: list[tuple[bytes, str, float, str]] = []
+        nested: list[tuple[bytes, str, float, str, int]] = []
         further: list[tuple[bytes, str, float, str]] = []
         idle: dict[str, list[tuple[int, bytes]]] = {}
         for (key, shape, weight), names in zip(keys, asked, strict=True):
@@ -222,16 +222,15 @@ class Survey:
                     family.note_age(float(seconds), "idle")
             size = told.get("MEMORY")
             if isinstance(size, int):
-                if size >= COMPACT_BYTES and of_type in NESTED:
-                    nested.append((key, shape, weight, of_type))
+                if size >= SMALL_BYTES and of_type in NESTED:
+                    nested.append((key, shape, weight, of_type, size))
                 else:
                     family.note_size(key, size, weight)
             further.append((key, shape, weight, of_type))
         self._note_strings(node, idle)
-        sizes = self.measurer.nested(node, [(key, of_type) for key, _, _, of_type in nested])
-        for (key, shape, weight, _), found in zip(nested, sizes, strict=True):
-            if found is not None:
-                self.families.of(shape).note_size(key, found.value, weight, found.variance)
+        sizes = self.measurer.nested(node, [(key, kind, size) for key, _, _, kind, size in nested])
+        for (key, shape, weight, _, _), found in zip(nested, sizes, strict=True):
+            self.families.of(shape).note_size(key, found.value, weight, found.variance)
         self._ask_further(node, further)
         self._look_at_tags(node, further)
         return types

@@ -366,6 +366,20 @@ class TestOtherNodes:
                 node.client().acl_deluser("app")
         assert any("does not tell its version" in each for each in caplog.messages)
 
+    def test_a_node_that_lacks_the_commands_is_not_trusted(
+        self, redis7: RedisServer, redis8: RedisServer
+    ) -> None:
+        """A cluster in the midst of an upgrade, whose layout lies on an upgraded node."""
+        layout = key_slot(HashNames("nodes").layout)
+        home = sum(layout >= end for end in RedisCluster3.FIRST_SLOTS[1:])
+        binaries = [redis8.binary if each == home else redis7.binary for each in range(3)]
+        with RedisCluster3(binaries, name="mixed") as mixed:
+            hashes = VolatileHashes(mixed.client(), "nodes")
+            assert hashes.open().backend == "emulated"
+            hashes.hsetex("h", "f", "v", ex=600)
+            with pytest.raises(ConfigurationError, match="the server lacks HSETEX"):
+                MigrateToNative(hashes).perform(Slice(25, 5.0))
+
     def test_a_native_namespace_is_looked_at_everywhere(
         self, cluster8: RedisCluster3, another_node: RedisServer
     ) -> None:

@@ -170,7 +170,7 @@ class QueueNamespace(NamespaceStructure[Any]):
     access = Access(
         keys=("ws:NAME:layout", "ws:NAME:slots", "{*}:ws:NAME:*"),
         scripts=("shuffle_queue/expire", *OPENING_SCRIPTS),
-        commands=ALWAYS | DUE,
+        commands=ALWAYS | DUE | {"EXISTS"},
         # The names of the queues, which only their users know.
         users_keys=True,
     )
