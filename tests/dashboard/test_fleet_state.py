@@ -169,7 +169,7 @@ def test_a_process_that_fell_silent_in_a_slice_is_told_of() -> None:
 
 
 def test_one_line_for_one_dead_server_and_its_jobs_keep_up_with_nothing_known() -> None:
-    away = [Away(SHOP, NOW - 40.0, ["sweep", "tidy"])]
+    away = [Away(SHOP, NOW - 40.0, ["sweep", "tidy"], 3)]
     seen = Fleet(process(1, away=away), process(2, away=away), process(3)).seen()
     (job,) = seen.jobs
     assert (job.keeps_up, job.problems) == (None, [])
@@ -183,9 +183,12 @@ def test_one_line_for_one_dead_server_and_its_jobs_keep_up_with_nothing_known() 
     first = explained(seen)[0]
     assert first.startswith(f"its breaker is open: {SHOP} has not been reached for 40 s")
     assert explained(seen)[-1].endswith(f"{SHOP} has not been reached for 40 s")
-    # At once it is unknown; a fault of a moment is no alarm.
-    soon = Fleet(process(1, away=[Away(SHOP, NOW - 1.0, ["tidy"])])).seen()
-    assert (soon.jobs[0].keeps_up, soon.warnings) == (None, [])
+    # At once it is unknown; a fault of a moment is no alarm, nor is one that nobody tried again.
+    for fault in (Away(SHOP, NOW - 1.0, ["tidy"], 5), Away(SHOP, NOW - 59.0, ["tidy"], 1)):
+        soon = Fleet(process(1, away=[fault])).seen()
+        assert (soon.jobs[0].keeps_up, soon.warnings) == (None, [])
+    late = Fleet(process(1, away=[Away(SHOP, NOW - 61.0, ["tidy"], 1)])).seen()
+    assert len(late.warnings) == 1
     # It is reached again: the minute that remembers the outage says nothing any more.
     fleet = Fleet(process(1))
     fleet.minutes[-1].jobs["tidy"].unreached_seconds = 70.0

@@ -297,7 +297,7 @@ def headline(snapshot: Snapshot) -> str:
         return (
             "no ledger has figures of the fleet yet: these are of this process and its structures."
             " Each process with recruiter.add_hook(workstealing.metrics.ledger.Ledger(client))"
-            " reports every ten seconds, once it enlists"
+            " reports every ten seconds, once it enlists. --ledger shows one of another name"
         )
     if snapshot.old_seconds is not None and snapshot.heard is not None:
         return (

@@ -6,12 +6,16 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workstealing.metrics.minutes import Process
+from workstealing.metrics.minutes import Away, Process
 from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.health import roughly
 
 AWAY_SECONDS = 10.0
-"""A server that was not reached for as long is said to be away; a shorter fault may be chance."""
+AWAY_FAULTS = 3
+"""After so many seconds and faults in a row a server is said to be away: fewer may be chance."""
+
+SURELY_AWAY_SECONDS = 60.0
+"""After so many seconds it is said whatever the faults: perhaps nobody has tried it again."""
 
 _NAMED = 8
 
@@ -52,7 +56,8 @@ class ServerAway:
     """A server that processes do not reach.
 
     Fields: server: its address; since: the oldest first fault, in seconds since the epoch; seconds
-    since then; hosts: of the processes; processes: how many of them; jobs: that need it.
+    since then; hosts: of the processes; processes: how many of them; jobs: that need it; faults:
+    the most in a row that a process has had.
     """
 
     server: str
@@ -61,6 +66,12 @@ class ServerAway:
     hosts: list[str] = field(default_factory=list)
     processes: int = 0
     jobs: list[str] = field(default_factory=list)
+    faults: int = 1
+
+    def is_sure(self) -> bool:
+        """Say whether it is no chance: one slow reply on a busy machine is a fault, too."""
+        is_tried = self.seconds >= AWAY_SECONDS and self.faults >= AWAY_FAULTS
+        return is_tried or self.seconds >= SURELY_AWAY_SECONDS
 
     def sentence(self) -> str:
         """Return a sentence for people: what, since when, where, and which jobs rest."""
@@ -149,20 +160,20 @@ def _stuck(processes: Sequence[Process], now: float) -> Iterable[StuckSlice]:
 
 
 def _away(processes: Sequence[Process], now: float) -> Iterable[ServerAway]:
-    found: dict[str, list[tuple[Process, float, list[str]]]] = {}
+    found: dict[str, list[tuple[Process, Away]]] = {}
     for process in processes:
         for away in process.away:
-            told = (process, away.since, away.jobs)
-            found.setdefault(away.server, []).append(told)
+            found.setdefault(away.server, []).append((process, away))
     for server, told_by in found.items():
-        since = min(each for _, each, _ in told_by)
+        since = min(each.since for _, each in told_by)
         yield ServerAway(
             server,
             since,
             max(0.0, now - since),
-            sorted({process.host for process, _, _ in told_by}),
+            sorted({process.host for process, _ in told_by}),
             len(told_by),
-            sorted({job for _, _, jobs in told_by for job in jobs}),
+            sorted({job for _, each in told_by for job in each.jobs}),
+            max(each.faults for _, each in told_by),
         )
 
 
@@ -198,7 +209,7 @@ def merged(
     left = dict(here)
     for each in away:
         error, parts = left.pop(each.server, ("", ()))
-        if each.seconds >= AWAY_SECONDS or error:
+        if each.is_sure() or error:
             asked = f"; asked from here: {error}" if error else ""
             others = [part for part in parts if part not in each.jobs]
             more = f"; nothing is known of {few(others)}" if others else ""

@@ -43,7 +43,7 @@ from workstealing.dashboard.steering import FleetSettings, steer_dead, steer_job
 from workstealing.dashboard.watched import short_id, watch_all
 from workstealing.errors import ConfigurationError, MissingExtraError, RefusedError
 from workstealing.metrics.events import read_events
-from workstealing.metrics.ledger import processes, read, server_time
+from workstealing.metrics.ledger import Ledger, processes, read, server_time
 from workstealing.metrics.minutes import checked_ledger_name
 from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.recruiting import Recruiter
@@ -124,7 +124,7 @@ def create_dashboard(
     *,
     token: str | None = None,
     view_token: str | None = None,
-    name: str = "default",
+    name: str | None = None,
     structures: Iterable[Any] = (),
     streams: Streams | None = None,
     survey: str | Path | None = None,
@@ -133,10 +133,10 @@ def create_dashboard(
 
     Arguments: recruiter: its jobs are shown, and run; client: a blocking client of redis-py, for
     the ledger and the fleet's settings; token: the admin's, which allows steering; view_token:
-    allows looking; name: of the ledger; structures: shown beside those of the recruiter's jobs, see
-    `workstealing.dashboard.Watched`; streams: how often and how long pages are kept up to date;
-    survey: the file into which `workstealing survey --json` was printed last, shown on a page of
-    its own.
+    allows looking; name: of the ledger, None: that of the recruiter's own one, else "default";
+    structures: shown beside those of the recruiter's jobs, see `workstealing.dashboard.Watched`;
+    streams: how often and how long pages are kept up to date; survey: the file into which
+    `workstealing survey --json` was printed last, shown on a page of its own.
     Without a token only clients on this machine are answered, and may only look. Raises:
     ConfigurationError. No round trip.
     """
@@ -144,7 +144,7 @@ def create_dashboard(
         raise ConfigurationError(
             f"the dashboard shows a Recruiter, not a {type(recruiter).__name__}"
         )
-    name = checked_ledger_name(name)
+    name = _own_ledger(recruiter) if name is None else checked_ledger_name(name)
     guard = Guard(token, view_token)
     things = list(structures)
     watch_all(things, ())
@@ -173,6 +173,16 @@ def create_dashboard(
         survey=None if survey is None else Path(survey),
     )
     return views.blueprint()
+
+
+def _own_ledger(recruiter: Recruiter) -> str:
+    """Return the name of the recruiter's ledger, "default" without one. Raises: for several."""
+    own = sorted({hook.name for hook in recruiter.hooks() if isinstance(hook, Ledger)})
+    if len(own) > 1 and "default" not in own:
+        raise ConfigurationError(
+            f"the recruiter has several ledgers: give create_dashboard(name=) {', or '.join(own)}"
+        )
+    return own[0] if len(own) == 1 else "default"
 
 
 class _Views:

@@ -545,8 +545,15 @@ class Ledger(Gathering["_Unsent"], Watcher):
         if running is not None:
             since = round(now - running.seconds, 3)
             process.running = Running(self._names(running.job), since, self._longest(running.job))
+        faults = SERVER_BREAKERS.faults()
         process.away = [
-            Away(server, round(now - seconds, 3), jobs) for server, seconds, jobs in self._away()
+            Away(
+                sendable(server)[:_HOST_LENGTH],
+                round(now - seconds, 3),
+                jobs,
+                faults.get(server, 1),
+            )
+            for server, seconds, jobs in self._away()
         ]
         process.lost = self._lost
         return self._process, process_text(process)
@@ -567,7 +574,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
             for server, seconds in figures.get("unreached", {}).items():
                 found.setdefault(server, (seconds, []))[1].append(job)
         for server, (seconds, jobs) in found.items():
-            yield sendable(server)[:_HOST_LENGTH], seconds, jobs
+            yield server, seconds, jobs
 
 
 class _Unsent:

@@ -101,12 +101,13 @@ class Away:
     """A server that a process has not reached at its last attempt.
 
     Fields: server: its address; since: the first fault, in seconds since the epoch by the clock of
-    the ledger's server; jobs: the names of those that need it.
+    the ledger's server; jobs: the names of those that need it; faults: how many in a row.
     """
 
     server: str
     since: float
     jobs: list[str] = field(default_factory=list)
+    faults: int = 1
 
 
 @dataclass(slots=True)
@@ -434,7 +435,12 @@ def _add_state(process: Process, said: Mapping[str, Any]) -> None:
         settings = {str(job): str(words) for job, words in lost["settings"].items()}
         process.lost = Lost(float(lost["at"]), settings)
     process.away = [
-        Away(str(each["server"]), float(each["since"]), [str(job) for job in each["jobs"]])
+        Away(
+            str(each["server"]),
+            float(each["since"]),
+            [str(job) for job in each["jobs"]],
+            int(each.get("faults", 1)),
+        )
         for each in said.get("away", ())[:_MOST_AWAY]
     ]
 

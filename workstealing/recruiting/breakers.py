@@ -134,6 +134,11 @@ class Breaker:
         self._since = self.outage = None
         self._faults, self._calls_failed = 0, False
 
+    @property
+    def faults(self) -> int:
+        """The number of faults in a row."""
+        return self._faults
+
     def open_seconds(self, now: float) -> float | None:
         """Return the seconds since the first fault; None: the last attempt went well."""
         since = self._since
@@ -167,6 +172,11 @@ class ServerBreakers:
             if seconds is not None:
                 found[server_name(server)] = seconds
         return found
+
+    def faults(self) -> dict[str, int]:
+        """Return, by the server's name, how many faults the open ones have had in a row."""
+        known = list(self._breakers.items())
+        return {server_name(server): each.faults for server, each in known if each.faults}
 
     def reset(self) -> None:
         """Close all of them, as if nothing had failed; for tests."""
