@@ -141,7 +141,17 @@ def test_the_applications_own_ledger_is_found(
     name = app_module(several.format(url=redis7.url))
     said = command.refused("status", "--app", name)
     assert "several ledgers: give --ledger fast, or slow" in said
-    assert "1 process reported" in command("status", "--app", name, "--ledger", "fast")
+
+
+def test_a_url_alone_finds_the_one_ledger_there(command: Any, redis7: RedisServer) -> None:
+    report(redis7, "fast")
+    assert command.json("status", "--url", redis7.url)["is_fleet"]
+    report(redis7, "slow")
+    said = command.refused("status", "--url", redis7.url)
+    assert "the Redis has several ledgers: give --ledger fast, or slow" in said
+    assert command.json("status", "--url", redis7.url, "--ledger", "slow")["is_fleet"]
+    report(redis7, "default")
+    assert command.json("status", "--url", redis7.url)["is_fleet"]
 
 
 def test_caches_of_the_last_hour(command: Any, redis7: RedisServer) -> None:
@@ -196,7 +206,7 @@ def test_a_url_alone_is_enough_for_the_ledger(command: Any, redis7: RedisServer)
     assert "\x1b" not in text
     assert "sweep \\x1b[31m" in text
     assert "1 process reported" in text
-    nothing = command.json("status", "--url", redis7.url)
+    nothing = command.json("status", "--url", redis7.url, "--ledger", "another")
     assert (nothing["is_fleet"], nothing["jobs"]) == (False, [])
 
 

@@ -20,13 +20,15 @@ from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.recruiting import Job, Recruiter
 from workstealing.store import connect
 from workstealing.store.client import URL_VARIABLES, redis_url
-from workstealing.store.twin import AsyncClient, BlockingClient, is_async
+from workstealing.store.keys import to_bytes
+from workstealing.store.twin import AsyncClient, BlockingClient, is_async, is_cluster
 
 if TYPE_CHECKING:
     from workstealing.structures import CassandraStore
 
 FAULTS = (redis.RedisError, RedisClusterException, OSError)
 TIMEOUT_SECONDS = 2.0
+_LOOKS_FOR_LEDGERS, _KEYS_A_LOOK = 100, 1_000
 ENVIRONMENT = f"{' or '.join(URL_VARIABLES)} in the environment"
 
 
@@ -175,8 +177,8 @@ def ledger_for(options: argparse.Namespace, recruiter: Recruiter | None) -> tupl
     """Return the client for the fleet's figures, None if none is known, and the ledger's name.
 
     Arguments: options: of `add_fleet_options`; recruiter: its own ledger is looked at. Raises:
-    ConfigurationError, also if it has several ledgers and the options name none. At most one round
-    trip.
+    ConfigurationError, also if it, or the Redis, has several ledgers and the options name none. At
+    most one round trip; without a recruiter's ledger, up to a hundred look for one.
     """
     from workstealing.metrics.ledger import Ledger
 
@@ -188,11 +190,39 @@ def ledger_for(options: argparse.Namespace, recruiter: Recruiter | None) -> tupl
             raise ConfigurationError(
                 f"the recruiter has several ledgers: give --ledger {', or '.join(sorted(own))}"
             )
-        name = next(iter(own), "default")
-    client = own.get(name)
+        name = next(iter(own), None)
+    client = None if name is None else own.get(name)
     if options.url is None and client is not None and not is_async(client):
-        return client, name
-    return client_for(options.url, recruiter), name
+        return client, name or "default"
+    client = client_for(options.url, recruiter)
+    return client, name or _only_ledger(client)
+
+
+def _only_ledger(client: Any) -> str:
+    """Return the name of the one ledger of a Redis, "default" if that is there or none is found.
+
+    Raises: ConfigurationError if there are several others.
+    """
+    if client is None or is_cluster(client):
+        return "default"
+    found: set[str] = set()
+    try:
+        if client.exists("ws:ledger.default:layout"):
+            return "default"
+        cursor = 0
+        for _ in range(_LOOKS_FOR_LEDGERS):
+            cursor, keys = client.scan(cursor, match="ws:ledger.*:layout", count=_KEYS_A_LOOK)
+            found.update(to_bytes(each).decode(errors="replace")[10:-7] for each in keys)
+            if not cursor:
+                break
+    except FAULTS:
+        # The command's own question to it says why.
+        return "default"
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"the Redis has several ledgers: give --ledger {', or '.join(sorted(found))}"
+        )
+    return next(iter(found), "default")
 
 
 def client_for(url: str | None, recruiter: Recruiter | None) -> Any:
