@@ -24,6 +24,7 @@ from workstealing.jobs.due_collecting import (
     observe_items,
 )
 from workstealing.recruiting.faults import FaultLog
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
@@ -37,7 +38,11 @@ from workstealing.structures.stored import MOST_STORED
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.commands import NATIVE_COMMANDS, HashNames
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
-from workstealing.structures.volatile_hashes.server_faults import Applying, applying, server_of
+from workstealing.structures.volatile_hashes.server_faults import (
+    Info,
+    applying_to_any,
+    server_of,
+)
 
 __all__ = ["HashFieldExpiry"]
 
@@ -65,9 +70,10 @@ class HashFieldExpiry(CollectingJob):
     ``hash_field_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among due
     hashes.
 
-    On a native namespace the server itself expires the fields, and every slice is idle; it reports
-    the figure `server_faults`, the number of the server's faults that apply. A slice
-    takes one or two round trips to find hashes that are due, and two for each hash.
+    On a native namespace the server itself expires the fields, and every slice is idle. A slice
+    that asks a server for its settings, once a minute, reports the figure `server_faults`: how many
+    faults apply to those that have been asked. A slice takes one or two round trips to find hashes
+    that are due, and two for each hash.
 
     Source: the expiry job of Jim Nelson's talk on work stealing at the Internet Archive; two
     additions are the due index, which saves looks at hashes without garbage, and the random choice
@@ -137,9 +143,12 @@ class _FieldCollector(DueCollector):
         self._together, self._fields, self._asks_ends = TOGETHER, 1, False
         # The expected number of expired fields of each hash of a sweep.
         self._swept = 1
-        # When the server was asked, and the faults that apply there, None: nobody knows.
+        # When the last round of questions to the servers began, keys on those that are left of it,
+        # and each one's INFO by its key; {}: it tells nothing.
         self._asked_at: float | None = None
-        self._applying: Sequence[Applying] | None = None
+        self._to_ask: deque[bytes] = deque()
+        self._told: dict[bytes, Info] = {}
+        self._found: frozenset[str] = frozenset()
         # The nodes to which the script was sent.
         self._loaded: set[Node] = set()
 
@@ -153,7 +162,7 @@ class _FieldCollector(DueCollector):
         attempt on up to 25 hashes, or three if deadlines far ahead are met unexpectedly.
         """
         self._require_writable(slice)
-        self._look_at_server(slice)
+        self._look_at_servers(slice)
         collected, expired, served, longest = 0, 0, 0, 0.0
         problem: LayoutError | None = None
         try:
@@ -187,27 +196,41 @@ class _FieldCollector(DueCollector):
             raise problem
         return collected
 
-    def _look_at_server(self, slice: Slice) -> None:
-        """Report the faults of the server that keeps a native namespace's deadlines.
+    def _look_at_servers(self, slice: Slice) -> None:
+        """Report the faults of the servers that keep a native namespace's deadlines.
 
-        Its settings may change behind the namespace's first use. One round trip a minute.
+        Their settings may change behind the namespace's first use. A slice asks one primary, and
+        each is asked once a minute: one round trip. Other slices report nothing, so that the figure
+        is as old as the question.
         """
         budget = Budget(slice.remaining())
         layout = self._index.layout(budget)
         if layout is None or not layout.is_native:
             return
         now = self._clock.monotonic()
-        if self._asked_at is None or now - self._asked_at >= _ASKS_SECONDS:
+        if not self._to_ask and (self._asked_at is None or now - self._asked_at >= _ASKS_SECONDS):
             self._asked_at = now
-            facts = self._index.drive(ask_server(self._names.layout, NATIVE_COMMANDS), budget)
-            # One that hides its settings is the doctor's: there is no figure for it.
-            is_told = bool(server_of(facts.info)[0])
-            self._applying = applying(facts.info) if is_told else None
-        if self._applying is not None:
-            slice.measure("server_faults", len(self._applying))
-            for fault, _ in self._applying:
+            keys = self._names.on_each_primary(self._twin)
+            # Those that have left the cluster are forgotten.
+            self._told = {key: self._told[key] for key in keys if key in self._told}
+            self._to_ask.extend(keys)
+        if not self._to_ask:
+            return
+        key = self._to_ask.popleft()
+        facts = self._index.drive(ask_server(key, NATIVE_COMMANDS), budget)
+        self._told[key] = facts.info
+        # One that hides its settings is the doctor's: there is no figure for it.
+        known = [info for info in self._told.values() if server_of(info)[0]]
+        if known:
+            found = applying_to_any(known)
+            slice.measure("server_faults", len(found))
+            for fault, _ in found:
                 subject = f"the native namespace {self._names.namespace!r}"
-                _faults.warn(f"{subject}, {fault.name}", fault.said())
+                _faults.warn(f"{subject}, {fault.name}", fault.said(is_native=True))
+                if fault.name not in self._found:
+                    # A setting has changed, or this process looks for the first time.
+                    ANNOUNCEMENTS.tell("server_fault", subject, fault.said(is_native=True))
+            self._found = frozenset(fault.name for fault, _ in found)
 
     def count(self, slice: Slice) -> int:
         """Return how many fields `collect` would remove now, at most the limit; change nothing.

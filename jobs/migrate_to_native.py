@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
@@ -39,10 +39,9 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
-from workstealing.store.scripts import load
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.due_index import DueIndex, DueKey
-from workstealing.structures.layout import LAYOUT_SCRIPTS, facts_of
+from workstealing.structures.layout import LAYOUT_SCRIPTS, ask_server
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
 from workstealing.structures.stored import holding_ours
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
@@ -53,10 +52,7 @@ from workstealing.structures.volatile_hashes.commands import (
 )
 from workstealing.structures.volatile_hashes.hashes import checked_hashes
 from workstealing.structures.volatile_hashes.server_faults import (
-    ASKING,
-    Info,
     checked_faults,
-    info_of,
     reason_against,
 )
 
@@ -101,8 +97,14 @@ class MigrateToNative(DivisibleJob):
         self.limit = checked_limit(limit)
         self.name = f"migrate_to_native.{hashes.namespace}" if name is None else name
         self.dependency: Hashable = hashes.twin.identity
-        self._migrator = _Migrator(hashes.twin, hashes.names, hashes.translator, random, clock)
-        self._migrator.accepted = checked_faults(accept)
+        self._migrator = _Migrator(
+            hashes.twin,
+            hashes.names,
+            hashes.translator,
+            accepted=checked_faults(accept),
+            random=random,
+            clock=clock,
+        )
 
     def perform(self, slice: Slice) -> int:
         """Hand over up to ``slice.limit`` fields; close the namespace when none is left.
@@ -151,14 +153,16 @@ class _Migrator:
         twin: Twin,
         names: HashNames,
         translator: HashTranslator,
-        random: Callable[[], float] = random.random,
-        clock: Clock = SYSTEM_CLOCK,
+        *,
+        accepted: Collection[str],
+        random: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._index = DueIndex(twin, names, translator.clock_shift_ms, random, clock)
         self._twin = twin
         self._names = names
         self._translator = translator
-        self.accepted: frozenset[str] = frozenset()
+        self._accepted = accepted
 
     def migrate(self, slice: Slice) -> int:
         """Do one slice of the migration.
@@ -201,7 +205,7 @@ class _Migrator:
             return None, 0.0
         if layout.backend == EMULATED:
             layout.require_writable()
-            self._require_server(slice)
+            self._require_servers(slice)
             # A process that takes the namespace for returning would hand back again what it meets
             # in a closed index shard: there it cannot tell this migration from one before.
             left = seconds_to_wait(self._index, budget)
@@ -225,7 +229,7 @@ class _Migrator:
             slice.observe(backlog=0)
             return 0
         layout.require_writable()
-        self._require_server(slice)
+        self._require_servers(slice)
         counted = 0
         for look in looks(self._index, slice, overdue=False):
             commands = [("ZCARD", self._names.deadlines(due.key)) for due in look.found]
@@ -276,27 +280,21 @@ class _Migrator:
         if mark_shards(self._index, layout, NATIVE, before, budget, if_empty=True):
             change_backend(self._index, MIGRATING, NATIVE, budget)
 
-    def _require_server(self, slice: Slice) -> None:
-        script = load("layout/server_facts")
-        asking = Operation(script, (self._names.layout,), NATIVE_COMMANDS, facts_of)
-        facts = self._run(asking, slice)
-        if missing := [name for name in NATIVE_COMMANDS if name not in facts.known]:
-            raise ConfigurationError(
-                f"the server lacks {', '.join(missing)}, so the namespace stays emulated: upgrade"
-                " the server to Redis 8 or Valkey 9 first"
-            )
-        for info in self._infos(slice) if self._twin.is_cluster else [facts.info]:
-            if against := reason_against(info, self.accepted):
+    def _require_servers(self, slice: Slice) -> None:
+        """Refuse where a server lacks the commands or has a fault: a cluster's nodes may differ."""
+        for key in self._names.on_each_primary(self._twin):
+            budget = Budget(slice.remaining(), PATIENCE_SECONDS)
+            facts = self._index.drive(ask_server(key, NATIVE_COMMANDS), budget)
+            if missing := [name for name in NATIVE_COMMANDS if name not in facts.known]:
+                raise ConfigurationError(
+                    f"the server lacks {', '.join(missing)}, so the namespace stays emulated:"
+                    " upgrade the server to Redis 8 or Valkey 9 first"
+                )
+            if against := reason_against(facts.info, self._accepted):
                 raise ConfigurationError(
                     f"the namespace {self._names.namespace!r} stays emulated: {against}; or name"
                     " the fault in accept="
                 )
-
-    def _infos(self, slice: Slice) -> Iterator[Info]:
-        """Yield what each node of a cluster tells of itself: their settings may differ."""
-        for node in self._twin.nodes():
-            budget = Budget(slice.remaining(), PATIENCE_SECONDS)
-            yield info_of(self._twin.call(node, ASKING, budget))
 
     def _run(self, operation: Operation, slice: Slice) -> Any:
         # By the first key's slot: on one server the others may lie in other slots.

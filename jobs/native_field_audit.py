@@ -214,7 +214,8 @@ class NativeFieldAudit(Job):
             f"the native namespace {self.hashes.namespace!r}",
             f"the field {shown(name)} of {shown(key)} has the deadline {here.at} on the primary and"
             f" {there.at} on its replica (-1: none, -2: no field), or another value: see the"
-            ' servers\' own faults in docs/volatile_hashes.md, and use backend="emulated"',
+            " servers' own faults in docs/volatile_hashes.md, and move the namespace by"
+            " MigrateToEmulated",
         )
 
     def _call(self, twin: Twin, node: Node, commands: Sequence[Command], slice: Slice) -> list[Any]:

@@ -201,6 +201,7 @@ prepare_servers() {
     if [ "$kind" = dev ]; then
         bash scripts/fetch_servers.sh
         prepare_promtool
+        bash scripts/fetch_statsd_exporter.sh || true
         say_left_out
     fi
 }

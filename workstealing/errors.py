@@ -11,6 +11,8 @@ from collections.abc import Hashable, Mapping
 # Names, not types: redis-py's ConnectionError and TimeoutError are no OSErrors, and this level
 # imports no client library to ask for them.
 _FAULT_NAMES = frozenset({"ConnectionError", "TimeoutError"})
+# redis-py has no class of its own for the second, and an older one not for the first.
+_FULL = ("Too many connections", "No connection available.")
 _BLAMED = "_workstealing_blamed"
 
 
@@ -218,3 +220,9 @@ def is_connection_fault(error: BaseException) -> bool:
         # redis-py raises it while it handles the fault. Another writer leaves no such context.
         return is_connection_fault(error.__context__)
     return not names.isdisjoint(_FAULT_NAMES)
+
+
+def is_pool_full(error: BaseException) -> bool:
+    """Say whether a client's pool had no connection left: nothing was sent, to a server or none."""
+    name = type(error).__name__
+    return name == "MaxConnectionsError" or (name == "ConnectionError" and str(error) in _FULL)

@@ -24,10 +24,11 @@ from workstealing.store.twin import Node, Twin
 from workstealing.structures.due_index import DueIndex, scored
 from workstealing.structures.namespace import Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures.volatile_hashes.server_faults import LAST_DEADLINE_MS
 
 # A deadline outside of these years is a mistaken unit: no Redis is that old, and no deadline that
 # the server takes is later.
-FIRST_MS, LAST_MS = 1_230_768_000_000, 2**46 - 1
+FIRST_MS, LAST_MS = 1_230_768_000_000, LAST_DEADLINE_MS
 # A look at several hashes at once reads the small ones.
 _SMALL_FIELDS, _LOOK_FIELDS = 64, 1000
 

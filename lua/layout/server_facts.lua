@@ -1,23 +1,18 @@
--- The facts that a new namespace must know of its server.
+-- The facts that a new namespace must know of a server that may expire fields itself.
 -- KEYS: any key of the caller's, for the routing. ARGV: names of commands.
--- Returns the eviction policy ('' when the server does not say), then, if there are names, the lines of
--- INFO about the server's kind, version, file and replicas (none if the user may not ask), and those of
--- the commands that it knows. A server without INFO (fakeredis is one) is taken to know none of them.
-
--- Not by redis.pcall: fakeredis raises there all the same.
-local function lines_of(section)
-  local ok, info = pcall(redis.call, 'INFO', section)
-  return ok and type(info) == 'string' and info or '', not ok and info
-end
+-- Returns the eviction policy ('' when the server does not say), the lines of INFO about the server's
+-- kind, version, file and replicas (none if the user may not ask), and those of the commands that it
+-- knows. A server without INFO (fakeredis is one) is taken to know none of them, and says the policy only.
+--@include info
 
 local function is_unknown(problem)
   local said = type(problem) == 'table' and problem.err or tostring(problem)
   return string.find(said, 'nknown', 1, true) ~= nil
 end
 
-local memory, refused = lines_of('memory')
-local facts = { string.match(memory, 'maxmemory_policy:([%w-]+)') or '' }
-if #ARGV == 0 or is_unknown(refused) then
+local policy, refused = policy_of()
+local facts = { policy }
+if is_unknown(refused) then
   return facts
 end
 local wanted = { server_name = true, aof_enabled = true, role = true, connected_slaves = true }

@@ -3,7 +3,8 @@
 -- ARGV: the most consumers to name, the group, pickup delays in ms that the caller has seen since,
 -- then the counters of the state that are asked for. Returns { time in ms, span, number of
 -- cancelled messages, number of returned entries, of delayed ones, of dead ones,
--- number of consumers, those seen last with when each was seen, the counters }.
+-- number of consumers, those seen last with when each was seen, the counters, 1 if the group has
+-- read the queue }.
 --@include upkeep
 local facts = redis.pcall('HMGET', meta, 'mark', 'span', 'cancelled', 'group:' .. ARGV[2])
 local state, returned, delayed, consumers, dead = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -46,4 +47,5 @@ return {
   redis.call('ZCARD', consumers),
   seen,
   counters,
+  facts[4] and 1 or 0,
 }

@@ -1,10 +1,11 @@
 -- Moves a field of a volatile hash, with its deadline, to a field of another one (or of the same).
--- KEYS: hash, deadlines, due, mark of the source, then of the destination. ARGV: mark, FIELDS, 2,
--- the field, its new name.
--- Returns 1, or 0 when there is no such field.
+-- KEYS: hash, deadlines, due, mark of the source, then of the destination, the destination's leases.
+-- ARGV: mark, FIELDS, 2, the field, its new name.
+-- Returns 1, or 0 when there is no such field; no computer of the new one stores anything over it.
+--@include leases
 --@include two_hashes
 local field, to_field = ARGV[4], ARGV[5]
-local problem = refuse_either()
+local problem = refuse_leases() or refuse_either()
 if problem then
   return problem
 end
@@ -35,4 +36,5 @@ if not deadline then
 end
 remove({ field })
 tidy()
+void({ to_field })
 return 1

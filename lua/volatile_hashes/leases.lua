@@ -4,10 +4,10 @@
 --@include layout
 --@include values
 
---   KEYS[5] the leases, a hash: `=field` -> `deadline taken nonce` of a lease (taken in us), `-nonce` -> until
+--   the last of KEYS: the leases, a hash: `=field` -> `deadline taken nonce` of a lease (taken in us), `-nonce` -> until
 --           when that nonce, which was given back, is granted nothing (other times in ms)
 -- The server's own time to live ends the key with its last lease.
-local leases = KEYS[5]
+local leases = KEYS[#KEYS]
 
 -- How long a request may be under way whose caller has given up, by the server's clock.
 local UNDER_WAY_MS = 60000

@@ -1,11 +1,17 @@
 -- Moves a field, with its deadline, on a server that expires fields itself.
--- KEYS: hash of the source, of the destination, [mark of each]. ARGV: the mark of a native namespace
--- if the marks are given, FIELDS, 2, the field, its new name.
--- Returns 1, 0: no such field, or an error reply; then nothing was changed.
+-- KEYS: hash of the source, of the destination, [mark of each,] the destination's leases. ARGV: the mark of
+-- a native namespace if the marks are given, FIELDS, 2, the field, its new name.
+-- Returns 1, 0: no such field, or an error reply; then nothing was changed. No computer of the new one
+-- stores anything over it.
 --@include layout
 --@include values
-for i = 3, #KEYS do
-  local problem = refuse_mark(KEYS[i], redis.pcall('GET', KEYS[i]), ARGV[1], 'a layout mark')
+--@include leases
+local problem = refuse_leases()
+if problem then
+  return problem
+end
+for i = 3, #KEYS - 1 do
+  problem = refuse_mark(KEYS[i], redis.pcall('GET', KEYS[i]), ARGV[1], 'a layout mark')
   if problem then
     return problem
   end
@@ -30,4 +36,5 @@ if is_error(written) then
   return written
 end
 redis.call('HDEL', KEYS[1], field)
+void({ to_field })
 return 1

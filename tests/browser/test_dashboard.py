@@ -16,13 +16,39 @@ from support.dashboards import HOSTILE, TOKEN, VIEW_TOKEN, make_app, write_hour
 from workstealing import Recruiter
 from workstealing.dashboard import Streams
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
+from workstealing.metrics.events import noting
+from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings
+from workstealing.recruiting.hooks import Announcement
+from workstealing.store.operations import run
 from workstealing.structures import DurableKeys, Ick, TrackedSet, VolatileHashes
 
 pytestmark = pytest.mark.slow
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 LARGEST_PICTURE = 200_000
+
+# The share of a chart's column, 25 minutes ago, that has the colour of a mark for a fault.
+DASHED = """async () => {
+  const headers = { Accept: "application/json" };
+  const answer = await fetch(document.body.dataset.view, { headers });
+  const { times } = (await answer.json()).charts;
+  const canvas = document.querySelector("#chart-traffic canvas");
+  const over = document.querySelector("#chart-traffic .u-over");
+  const ratio = canvas.width / canvas.clientWidth;
+  const share = (Date.now() / 1000 - 1500 - times[0]) / (times.at(-1) - times[0]);
+  const x = Math.round((over.offsetLeft + share * over.offsetWidth) * ratio);
+  const [top, height] = [over.offsetTop * ratio, Math.round(over.offsetHeight * ratio)];
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+  copy.drawImage(canvas, 0, 0);
+  const { data } = copy.getImageData(x - 4, top, 9, height);
+  const red = (at) => data[at] > 160 && data[at + 1] < 120 && data[at + 2] < 120;
+  let rows = 0;
+  for (let y = 0; y < height; y++) {
+    rows += [0, 1, 2, 3, 4, 5, 6, 7, 8].some((dx) => red(4 * (9 * y + dx)));
+  }
+  return rows / height;
+}"""
 
 Serve = Callable[..., str]
 Open = Callable[..., Any]
@@ -74,6 +100,64 @@ def test_the_page_updates_itself_in_place(
     page.get_by_text("sweep", exact=True).first.wait_for()
     assert cell(page, "sweep", "Rate").inner_text() == "0.125"
     assert page.evaluate("window.same") is True
+
+
+def test_a_cache_comes_with_its_figures(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    """From another process's ledger, while the page is open; by keyboard, and on a phone."""
+    app = make_app(never_recruiter, client, token=TOKEN, streams=quick())
+    phone = {"width": 390, "height": 844}
+    page = open_page(serve(app), TOKEN, viewport=phone)
+    page.wait_for_selector(".light.live")
+    assert not page.locator("#caches-section").is_visible()
+    hashes = VolatileHashes(client, "shop")
+    price = hashes.cached(ttl=60, key="item", recruiter=never_recruiter)(lambda: "<b>3")
+    ledger = Ledger(client)
+    assert [price() for _ in range(4)] == ["<b>3"] * 4
+    ledger.flush()
+    page.wait_for_selector("#caches-section:visible")
+    assert page.inner_text("#caches-text") == "1 called in the last hour"
+    page.focus("#caches > summary")
+    page.keyboard.press("Enter")
+    row = page.locator("#cache-rows tr")
+    found = [row.locator(f'[data-label="{label}"]') for label in ("Hits", "Fresh", "Missed")]
+    assert [each.inner_text() for each in found] == ["75.0%", "3", "1"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= phone["width"]
+    price()
+    ledger.flush()
+    row.locator('[data-label="Hits"]').get_by_text("80.0%", exact=True).wait_for()
+
+
+def note(client: Any, kind: str, subject: str, ago: float) -> None:
+    run(client, noting("default", Announcement(kind, subject, "", 0.0), ago))
+
+
+def test_an_event_is_a_row_a_mark_and_the_jobs_own_line(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    write_hour(client, {"tidy": {"worked": 60, "items": 300, "oldest.0": 7.0}})
+    page = open_page(serve(make_app(never_recruiter, client, token=TOKEN, streams=quick())), TOKEN)
+    page.wait_for_selector(".light.live")
+    page.wait_for_selector("#chart-lag canvas")
+    # Each legend has the last value without a cursor.
+    assert page.inner_text("#chart-lag .u-legend .u-series:last-child .u-value") == "7 s"
+    assert page.locator("#events-section").is_hidden()
+    SharedSettings(client, user="ada <b>").pause("tidy")
+    page.wait_for_selector("#events-section:visible")
+    assert page.inner_text("#events-text") == "1 in the last day"
+    page.focus("#events > summary")
+    page.keyboard.press("Enter")
+    row = page.locator("#event-rows tr")
+    said = "tidy was paused in the whole fleet"
+    assert row.locator('[data-label="Event"]').inner_text() == said
+    assert row.locator('[data-label="Told by"]').inner_text().startswith("ada <b> on ")
+    assert said in page.inner_text('#jobs [data-field="newest"]')
+    assert page.evaluate(DASHED) == 0
+    note(client, "stuck", "another", ago=1_500.0)
+    page.locator("#events-text").get_by_text("2 in the last day").wait_for()
+    # A dashed line from the top to the bottom, where that moment is.
+    assert 0.3 < page.evaluate(DASHED) < 0.8
 
 
 @pytest.mark.parametrize("threaded", [True, False], ids=["streams that end", "one thread"])

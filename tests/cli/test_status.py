@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import socket
@@ -13,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import workstealing
+from support.dashboards import kill
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer
 from support.terminals import on_terminal
+from workstealing.cli import status, top
+from workstealing.cli.arguments import parse
 from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings
@@ -63,7 +68,7 @@ def report(
         ledger.on_recruited("sweep \x1b[31m")
         ledger.on_outcome("sweep \x1b[31m", outcome, 5, 0.002, None)
     assert ledger.flush(5.0)
-    ledger.close()
+    kill(ledger)
 
 
 def test_without_a_ledger_the_structures_are_shown(
@@ -157,6 +162,7 @@ def test_caches_of_the_last_hour(command: Any, redis7: RedisServer) -> None:
             "misses": 1,
             "waits": 0,
             "computations": 1,
+            "failures": 0,
             "uncached": 0,
             "seconds": 0.25,
         }
@@ -164,6 +170,21 @@ def test_caches_of_the_last_hour(command: Any, redis7: RedisServer) -> None:
     text = command("status", "--url", redis7.url)
     for part in ("cache, last hour", "shop.price", "1,500", "250 ms"):
         assert part in text
+
+
+def test_top_draws_the_caches_too(redis7: RedisServer) -> None:
+    ledger = Ledger(redis7.client())
+    CACHES.of("shop.rate \x1b[31m").hit(1_250)
+    ledger.on_enlisted(1)
+    assert ledger.flush(5.0)
+    ledger.close()
+    options = parse(["top", "--url", redis7.url])
+    console = Console(width=200, file=io.StringIO(), force_terminal=False)
+    console.print(top.drawn(status.looker(options)()))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    for part in ("cache, last hour", "shop.rate", "1,250"):
+        assert part in drawn
+    assert "\x1b" not in drawn
 
 
 def test_a_url_alone_is_enough_for_the_ledger(command: Any, redis7: RedisServer) -> None:
@@ -254,23 +275,26 @@ def test_dead_items_need_a_person(command: Any, app_module: MakeApp, redis7: Red
     assert "dirty: 1 dead items wait for a person" in command("status", "--app", name, status=1)
 
 
-def said_port(trouble: str) -> int:
-    """Return the port in the address that a trouble names."""
-    (port,) = re.findall(r"\(asked at 127\.0\.0\.1:(\d+)\)", trouble)
-    return int(port)
-
-
 def test_a_ledger_that_cannot_be_asked_is_said(
     command: Any, app_module: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = app_module(APP.format(url=f"redis://127.0.0.1:{free_port()}"))
     said = command.json("status", "--app", name, status=1)
-    (trouble,) = [each for each in said["troubles"] if "the ledger" in each]
-    assert trouble.startswith("the ledger could not be asked: ConnectionError: ")
-    assert "refused" in trouble
-    assert f"127.0.0.1:{said_port(trouble)}" in trouble
+    # One sentence for one dead server, with its address and all that needs it.
+    assert said["troubles"] == []
+    (warning,) = said["warnings"]
+    found = re.fullmatch(
+        r"127\.0\.0\.1:(\d+) does not answer \((.*)\); nothing is known of the ledger, expiry",
+        warning,
+    )
+    assert found is not None, warning
+    assert found[2].startswith("ConnectionError: ")
+    assert f"127.0.0.1:{found[1]}. Connection refused" in found[2]
+    (job,) = said["jobs"]
+    assert (job["keeps_up"], job["why"]) == (None, f"127.0.0.1:{found[1]} does not answer")
     text = command("status", "--app", name, status=1)
-    assert "! the ledger could not be asked: ConnectionError: " in text
+    assert text.count("! ") == 1
+    assert f"! 127.0.0.1:{found[1]} does not answer (ConnectionError: " in text
     # Perhaps the application keeps one: nobody is told to add it.
     assert "the ledger did not answer" in text
     assert "add_hook" not in text
@@ -298,7 +322,8 @@ def test_a_silent_server_is_waited_for_once_a_look(command: Any, app_module: Mak
             """
         )
         said = command.json("top", "--app", name, "--times", "2", "--interval", "1ms", status=1)
-        assert [len(each["troubles"]) for each in said["looks"]] == [1, 1]
+        assert [len(each["warnings"]) for each in said["looks"]] == [1, 1]
+        assert [each["troubles"] for each in said["looks"]] == [[], []]
         silent.settimeout(0.0)
         connections = 0
         while True:
@@ -431,7 +456,7 @@ def test_total_failure_is_seen(command: Any, redis7: RedisServer) -> None:
             error = TimeoutError("late") if outcome is Outcome.FAILED else None
             ledger.on_outcome("sweep", outcome, 0, 0.01, error)
     assert ledger.flush(30.0)
-    ledger.close()
+    kill(ledger)
     said = command.json("status", "--url", redis7.url, status=1)
     (job,) = said["jobs"]
     assert job["keeps_up"] is False

@@ -8,6 +8,7 @@ import pytest
 
 from workstealing.dashboard.figures import (
     ErrorFigures,
+    MeasuredFigure,
     OwnMinutes,
     covered_seconds,
     job_figures,
@@ -54,6 +55,29 @@ def test_the_last_hour_is_laid_out_with_gaps() -> None:
     # One minute is too old, and nobody wrote the other one.
     shown = [(time, slot.enlisted) for time, slot in zip(times, slots, strict=True) if slot]
     assert shown == [(PRESENT - 120, 2), (PRESENT, 3)]
+
+
+def test_a_jobs_own_figures_are_of_the_last_minute_that_has_them() -> None:
+    found = minutes(10)
+    for ago, value in ((8, 5.0), (4, 1.0)):
+        found[-1 - ago].jobs["tidy"].measured["server_faults"] = value
+    job = figures(found)
+    assert job.measured == [MeasuredFigure("server_faults", 1.0, PRESENT - 240, 5.0)]
+    (line,) = _job(job, NOW)["measured"]
+    assert line == (
+        "server_faults 1 in a slice of the minute from 4.5 min ago on, at most 5 in the last hour"
+    )
+    assert figures(minutes(10)).measured == []
+
+
+def test_a_process_alone_has_its_own_figures_of_each_minute() -> None:
+    now = [float(PRESENT)]
+    own = OwnMinutes(lambda: now[0])
+    job = {**dict.fromkeys((*OUTCOMES, "recruited", "items", "seconds"), 0), "rate": 0.1}
+    told = {"kept": {"value": 3.0, "seconds_ago": 0.0}, "old": {"value": 1.0, "seconds_ago": 300.0}}
+    now[0] += 30
+    found = own({"enlisted": 0, "jobs": {"tidy": {**job, "measured": told}}})
+    assert found[-1].jobs["tidy"].measured == {"kept": 3.0}
 
 
 def test_a_ledger_whose_clock_is_ahead_is_shown_whole() -> None:
@@ -217,7 +241,9 @@ def test_a_job_for_which_nobody_came_is_red_unless_that_is_chance_or_wanted() ->
 def test_a_structure_knows_the_backlog_better_than_a_slice() -> None:
     shown = figures(minutes(60, backlog=5), due=Backlog(70, 9.0, "fields"))
     assert (shown.backlog, shown.oldest_seconds) == (70, 9.0)
-    assert figures(minutes(60, oldest_seconds=4.0), due=Backlog(70, 9.0, "x")).oldest_seconds == 4.0
+    # The minute's highest is older than a count of just now: a page shows one age of one moment.
+    assert figures(minutes(60, oldest_seconds=4.0), due=Backlog(70, 9.0, "x")).oldest_seconds == 9.0
+    assert figures(minutes(60, oldest_seconds=4.0), due=Backlog(7, None, "x")).oldest_seconds == 4.0
 
 
 def test_garbage_ages_while_nobody_enlists() -> None:

@@ -391,3 +391,15 @@ def test_what_went_wrong_where_and_who_reports(never_recruiter: Recruiter, redis
     html = look(app)
     assert f"<li>{error}</li>" in html
     assert f'data-field="version">{process["version"]}<' in html
+
+
+def test_the_recruiters_own_ledger_is_shown(never_recruiter: Recruiter, client: Any) -> None:
+    assert view(make_app(never_recruiter, client))["name"] == "default"
+    never_recruiter.add_hook(Ledger(client, "fast"))
+    assert view(make_app(never_recruiter, client))["name"] == "fast"
+    assert view(make_app(never_recruiter, client, name="slow"))["name"] == "slow"
+    never_recruiter.add_hook(Ledger(client, "slow"))
+    with pytest.raises(ConfigurationError, match=r"several ledgers: .* fast, or slow"):
+        make_app(never_recruiter, client)
+    never_recruiter.add_hook(Ledger(client, "default"))
+    assert view(make_app(never_recruiter, client))["name"] == "default"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import socket
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from workstealing.cli.arguments import COMMANDS
 from workstealing.metrics.gathering import LOOKUPS, SLICE_BUCKETS
 from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.metrics.statsd import StatsDHooks
@@ -27,10 +27,11 @@ DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus" / "workstealing.rules.yml"
 RULES_TEST = DEPLOY / "prometheus" / "workstealing.test.yml"
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "workstealing.json"
+RUNBOOK = ROOT / "docs" / "runbook.md"
 MAPPING = DEPLOY / "statsd_exporter" / "workstealing.yml"
 # What Prometheus adds to whatever it scrapes, and what PrometheusHooks has.
 LABELS = {"job", "instance", "job_name", "outcome", "le", "error", "structure", "kind", "what"}
-LABELS |= {"server", "cache", "result"}
+LABELS |= {"server", "cache", "result", "receiver"}
 OUTCOMES = [each for each in Outcome if each is not Outcome.DISMISSED]
 
 
@@ -58,6 +59,7 @@ def _count_a_cache() -> None:
     figures.wait()
     figures.compute(1.0)
     figures.leave()
+    figures.fail()
 
 
 def rules() -> list[dict[str, Any]]:
@@ -97,19 +99,6 @@ def labels_in(query: str) -> set[str]:
     return set(matched) | {label.strip() for group in grouped for label in group.split(",")}
 
 
-@pytest.fixture(scope="session")
-def promtool() -> str:
-    """Prometheus' promtool, on PATH or as scripts/fetch_promtool.sh has put it into the cache."""
-    fetched = ROOT / ".cache" / "servers" / "promtool"
-    found = shutil.which("promtool") or (str(fetched) if fetched.exists() else None)
-    if found is None:
-        missing = "no promtool is on PATH or in .cache/servers; run scripts/fetch_promtool.sh"
-        if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return found
-
-
 def run(*command: str | Path) -> None:
     """Run a command, which must succeed."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -136,7 +125,7 @@ def test_promtool_sees_a_rule_that_never_fires(promtool: str, tmp_path: Path) ->
 
 def test_each_alert_is_tried_both_ways() -> None:
     tried: dict[str, set[bool]] = {rule["alert"]: set() for rule in rules()}
-    assert len(tried) == 12
+    assert len(tried) == 16
     for test in yaml.safe_load(RULES_TEST.read_text())["tests"]:
         for each in test["alert_rule_test"]:
             tried[each["alertname"]].add(bool(each["exp_alerts"]))
@@ -258,12 +247,45 @@ def test_statsd_becomes_the_same_metrics() -> None:
                 {"cache": "price"},
             )
             for figure, metric in (
-                *((each, each) for each in ("waits", "computations", "uncached")),
+                *((each, each) for each in ("waits", "computations", "failures", "uncached")),
                 ("micros", "compute_seconds"),
             )
         },
     }
     assert {name for name, _ in mapped.values()} - {"workstealing_slice_seconds"} <= known
+
+
+def test_every_metric_comes_by_statsd_too() -> None:
+    parts = re.compile("_(bucket|sum|count)$")
+    mapped = {each["name"] for each in yaml.safe_load(MAPPING.read_text())["mappings"]}
+    known = {name for name in exported() if not name.endswith("_created")}
+    assert mapped == {parts.sub("", name) for name in known}
+
+
+def test_each_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
+    home = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["workstealing"]["home"]
+    for rule in rules():
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+        page = f"{home}/blob/main/docs/runbook.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == page
+
+
+def test_the_runbook_has_each_alert_and_no_other() -> None:
+    text = RUNBOOK.read_text()
+    sections = dict(re.findall(r"(?ms)^### (Workstealing\w+)\n(.*?)(?=^##|\Z)", text))
+    assert list(sections) == [rule["alert"] for rule in rules()]
+    for rule in rules():
+        section = sections[rule["alert"]]
+        for part in ("**It means**", "**Look**", "**Do**"):
+            assert part in section, (rule["alert"], part)
+        assert f"({rule['labels']['severity']})" in section, rule["alert"]
+        # A metric that is named must be there.
+        assert metrics_in(section) <= exported() | {"workstealing_slice_seconds"}, rule["alert"]
+
+
+def test_the_runbook_names_commands_that_exist() -> None:
+    named = set(re.findall(r"(?m)(?:^|`)workstealing ([a-z-]+)", RUNBOOK.read_text()))
+    assert {"status", "explain", "doctor", "drain"} <= named <= set(COMMANDS)
 
 
 def test_statsd_has_the_same_buckets() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import random
 from collections.abc import Callable
@@ -10,11 +11,16 @@ from typing import Any
 
 import pytest
 import redis
+from prometheus_client import CollectorRegistry
 
+from support.dashboards import TOKEN, make_app
 from support.servers import RedisCluster3, RedisServer, wait_until
 from workstealing import Recruiter
+from workstealing.cli import main
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, NativeFieldAudit
+from workstealing.metrics.ledger import Ledger
+from workstealing.metrics.prometheus import PrometheusHooks
 from workstealing.recruiting.slice import Outcome, Slice
 from workstealing.structures import VolatileHashes
 
@@ -245,6 +251,61 @@ def test_a_replica_that_is_down_holds_no_other_job_back(
     assert Outcome.FAILED in outcomes
     assert outcomes[-1] is Outcome.SKIPPED
     assert recruiter.perform(other.name, seconds=5.0) is Outcome.IDLE
+
+
+@pytest.mark.parametrize("pair", [VALKEY], indirect=True)
+def test_its_figures_are_seen_in_status_on_the_dashboard_and_by_prometheus(
+    pair: tuple[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    client, follower = pair
+    hashes = VolatileHashes(client, "n", backend="native")
+    for number in range(10):
+        hashes.hset(f"item:{number}", mapping={"a": 1, "b": 2, "live": 3})
+        hashes.hexpire(f"item:{number}", 600, "live")
+        hashes.hpexpire(f"item:{number}", 20, "a")
+    wait_until(lambda: hashes.hget("item:9", "a") is None, "fields to expire")
+    for number in range(10):
+        hashes.hpersist(f"item:{number}", "a", "live")
+    heard(client, follower)
+    recruiter, registry = Recruiter(), CollectorRegistry()
+    ledger = Ledger(client)
+    recruiter.add_hook(ledger)
+    recruiter.add_hook(PrometheusHooks(registry=registry))
+    job = audit(hashes, follower, limit=100)
+    recruiter.install(job, rate=1e-9)
+    recruiter.install(HashFieldExpiry(hashes), rate=1e-9)
+    try:
+        for name in (job.name, "hash_field_expiry.n"):
+            recruiter.perform(name, seconds=5.0)
+        own = recruiter.stats()["jobs"][job.name]["measured"]
+        assert set(own) == {"fields_compared", "replica_differences", "kept_past_deadline"}
+        assert own["replica_differences"]["value"] > 0
+        assert ledger.flush(10.0)
+        # The doctor says the like of the server: expired-passed-on.
+        expected = {job.name: set(own), "hash_field_expiry.n": {"server_faults"}}
+        port = client.connection_pool.connection_kwargs["port"]
+        main(["status", "--url", f"redis://127.0.0.1:{port}", "--json"])
+        seen = json.loads(capsys.readouterr().out)
+        assert {
+            each["name"]: {one["name"] for one in each["measured"]} for each in seen["jobs"]
+        } == expected
+        main(["status", "--url", f"redis://127.0.0.1:{port}"])
+        text = capsys.readouterr().out
+        assert "figure of one slice: of its sample" in text
+        assert "replica_differences" in text
+        pages = make_app(recruiter, client, token=TOKEN).test_client()
+        header = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json"}
+        view = json.loads(pages.get("/ws/view.json", headers=header).text)
+        shown = {each["name"]: each["measured"] for each in view["jobs"]}
+        assert {
+            name: {line.split()[0] for line in lines} for name, lines in shown.items()
+        } == expected
+        labels = {"job_name": job.name, "what": "replica_differences"}
+        assert registry.get_sample_value("workstealing_measured", labels) == pytest.approx(
+            own["replica_differences"]["value"]
+        )
+    finally:
+        ledger.close(10.0)
 
 
 def test_a_cluster_is_audited_without_replicas(cluster8: RedisCluster3) -> None:

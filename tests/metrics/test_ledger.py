@@ -41,6 +41,7 @@ from workstealing.metrics.ledger import (
 )
 from workstealing.metrics.minutes import (
     day_key,
+    events_key,
     minute_key,
     parsed,
     parsed_processes,
@@ -51,6 +52,7 @@ from workstealing.metrics.minutes import (
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.cache_figures import CACHES
+from workstealing.recruiting.lottery import MOST_MEASURED
 from workstealing.recruiting.slice import Slice
 from workstealing.store.connection import SENT, Command, OneAttempt
 from workstealing.store.keys import key_slot
@@ -240,7 +242,7 @@ def test_expired_minutes_are_collected_and_never_seen(
     job = ledger.expiry_job()
     assert job.name == "hash_field_expiry.ledger.default"
     late = VolatileHashes(client, namespace="ledger.default", clock_shift_ms=61_000)
-    assert HashFieldExpiry(late, limit=100).perform(Slice(100, 5.0)) == 4
+    assert HashFieldExpiry(late, limit=100).perform(Slice(100, 5.0)) == 6
     assert client.hgetall(key) == {b"enlisted": b"2"}
 
 
@@ -370,9 +372,11 @@ def test_nothing_is_left_when_all_has_expired(
     job = HashFieldExpiry(late, limit=100)
     while job.perform(Slice(100, 5.0)):
         pass
-    # What is left says which layout the namespace has, and that it is watched: two keys in all.
+    # What is left says which layout the namespace has, and that it is watched: two keys in all,
+    # beside the events, which the server ends.
     left = {key.decode().rpartition(":")[2] for key in client.keys("*")}
-    assert left == {"layout", "mark"}
+    assert left == {"events", "layout", "mark"}
+    assert client.ttl(events_key("default")) > 0
 
 
 def test_what_is_no_figure_is_passed_over(redis7: RedisServer, make: Callable[..., Ledger]) -> None:
@@ -380,7 +384,7 @@ def test_what_is_no_figure_is_passed_over(redis7: RedisServer, make: Callable[..
     ledger = make(client)
     work(ledger, "expiry", Outcome.WORKED, 1, 0.001)
     assert ledger.flush(PATIENCE)
-    for key in client.keys("{workstealing:ledger:default}*"):
+    for key in set(client.keys("{workstealing:ledger:default}*")) - {events_key("default")}:
         garbage = {"items:expiry": "inf", "idle:expiry": "1e308", "enlisted": "1e999", "x:y": "z"}
         client.hset(key, mapping=garbage)
     minutes = read(client, minutes=2)
@@ -934,6 +938,33 @@ def test_what_lasts_is_reported_by_the_longest(
         assert ledger.flush(PATIENCE)
     job = total(read(client, minutes=2))["sweep"]
     assert (job.running_seconds, job.unreached_seconds) == (240.0, 480.0)
+
+
+def test_a_jobs_own_figures_are_kept_by_their_highest(
+    redis7: RedisServer, make: Callable[..., Ledger]
+) -> None:
+    client = redis7.client()
+    for lane, values in enumerate([(2.0, 0.0), (1.0, -3.0)]):
+        ledger = make(client)
+        ledger._lane = lane
+        for value in values:
+            ledger.on_measured("audit", "replica_differences", value)
+            ledger.on_measured("audit", "of: a.colon", value - 5)
+        assert ledger.flush(PATIENCE)
+    (found,) = [each.jobs["audit"] for each in read(client, minutes=2) if each.jobs]
+    assert found.measured == {"replica_differences": 2.0, "of. a.colon": -3.0}
+    assert total(read(client, minutes=2))["audit"].measured == found.measured
+
+
+def test_the_names_of_own_figures_are_bounded(
+    redis7: RedisServer, make: Callable[..., Ledger]
+) -> None:
+    client = redis7.client()
+    ledger = make(client)
+    for number in range(100):
+        ledger.on_measured("audit", f"figure-{number}", 1.0)
+    assert ledger.flush(PATIENCE)
+    assert len(total(read(client, minutes=2))["audit"].measured) == MOST_MEASURED
 
 
 def test_processes_are_listed_with_host_and_version_and_forgotten(

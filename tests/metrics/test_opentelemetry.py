@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -13,6 +14,11 @@ from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from support.processes import free_port
+from workstealing import connect
+from workstealing.dashboard.watched import Watched
+from workstealing.metrics import gathering
+from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.opentelemetry import OpenTelemetryHooks
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.recruiting.breakers import SERVER_BREAKERS
@@ -68,6 +74,7 @@ def test_caches(
     figures.old()
     figures.miss(2)
     figures.compute(0.25)
+    figures.fail()
     for _ in range(2):
         now = Collected(reader)
         for result, count in (("hit", 5), ("stale", 1), ("miss", 2)):
@@ -75,6 +82,7 @@ def test_caches(
         assert now("cache_waits", cache="shop.price") == 0
         assert now("cache_uncached", cache="shop.price") == 0
         assert now("cache_computations", cache="shop.price") == 1
+        assert now("cache_failures", cache="shop.price") == 1
         assert now("cache_compute", cache="shop.price") == 0.25
         assert now.units["workstealing.cache_compute"] == "s"
 
@@ -91,6 +99,48 @@ def test_a_server_that_is_not_reached(
     assert Collected(reader)("server_unreached", server="cache.local:6379") == 3.0
     breaker.recover()
     assert Collected(reader)("server_unreached", server="cache.local:6379") is None
+
+
+def test_dead_items_are_asked_when_they_are_collected(reader: InMemoryMetricReader) -> None:
+    def away() -> int:
+        raise ConnectionError("nobody there")
+
+    dead = [2]
+    structures = [
+        Watched("mails", "shuffle queue", dead_size=lambda: dead[0]),
+        Watched("gone", "Ick", dead_size=away),
+        Watched("items", "volatile hashes"),
+    ]
+    provider = MeterProvider([reader])
+    hooks = OpenTelemetryHooks(provider.get_meter("a test"), structures)
+    mails, gone = (
+        {"structure": "mails", "kind": "shuffle queue"},
+        {"structure": "gone", "kind": "Ick"},
+    )
+    for dead[0] in (2, 5):
+        now = Collected(reader)
+        assert now("dead_items", **mails) == dead[0]
+        assert now("dead_items_unknown", **mails) == 0
+    assert now("dead_items", **gone) is None
+    assert now("dead_items_unknown", **gone) == 1
+    assert len(now.points["workstealing.dead_items_unknown"]) == 2
+    assert hooks is not None
+    provider.shutdown()
+
+
+def test_a_ledger_that_takes_no_counts(
+    hooks: OpenTelemetryHooks, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "_alive", weakref.WeakSet())
+    clock = ManualClock(100.0)
+    ledger = Ledger(connect(f"redis://127.0.0.1:{free_port()}/0"), "shop", clock=clock)
+    assert Collected(reader)("unsent", receiver="the ledger shop") is None
+    ledger.on_enlisted(1)
+    for seconds in (0.0, 300.0):
+        clock.advance(seconds)
+        assert not ledger.flush(120.0)
+        assert Collected(reader)("unsent", receiver="the ledger shop") == seconds
+    ledger.close(0.0)
 
 
 def test_every_metric(hooks: OpenTelemetryHooks, reader: InMemoryMetricReader) -> None:

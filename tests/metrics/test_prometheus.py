@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import subprocess
 import sys
 import time
 import urllib.request
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import end, free_port, spawn
+from workstealing import connect
 from workstealing.dashboard.watched import Watched
+from workstealing.metrics import gathering
+from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.breakers import SERVER_BREAKERS
@@ -105,7 +110,9 @@ def test_caches(registry: CollectorRegistry, shown: Callable[[], Shown]) -> None
     figures.wait()
     figures.compute(0.25)
     figures.leave()
-    assert shown()("cache_lookups_total", cache="shop.price", result="hit") is None
+    figures.fail()
+    # Whoever scrapes this process need not wait for a caller.
+    assert shown()("cache_lookups_total", cache="shop.price", result="hit") == 5
     # Two hooks on one registry count once.
     PrometheusHooks(registry).on_enlisted(1)
     hooks.on_enlisted(1)
@@ -117,6 +124,7 @@ def test_caches(registry: CollectorRegistry, shown: Callable[[], Shown]) -> None
     assert now("cache_waits_total", cache="shop.price") == 1
     assert now("cache_uncached_total", cache="shop.price") == 1
     assert now("cache_computations_total", cache="shop.price") == 1
+    assert now("cache_failures_total", cache="shop.price") == 1
     assert now("cache_compute_seconds_total", cache="shop.price") == 0.25
 
 
@@ -464,6 +472,87 @@ def test_what_lasts_is_a_gauge_and_what_nobody_knows_is_none(
     hooks.on_enlisted(1)
     assert shown()("keeps_up", **job) is None
     assert [shown()(n, **job) for n in ("slice_running_seconds", "unreached_seconds")] == [7, 9]
+
+
+def test_a_scrape_sees_a_slice_that_does_not_end(
+    registry: CollectorRegistry, shown: Callable[[], Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only thread of a process is busy with it, so no caller comes to set the gauges."""
+    recruiter = Recruiter()
+    recruiter.job(rate=0.5, name="sweep")(lambda slice: 3)
+    figures: dict[str, Any] = {"rate": 0.5}
+    monkeypatch.setattr(Recruiter, "stats", lambda self: {"jobs": {"sweep": figures}})
+    hooks = PrometheusHooks(registry)
+    recruiter.add_hook(hooks)
+    figures["running_seconds"] = 90.0
+    assert shown()("slice_running_seconds", job_name="sweep") == 90
+    # A hook that is gone is asked no more.
+    del hooks, recruiter
+    gc.collect()
+    figures["running_seconds"] = 100.0
+    assert shown()("slice_running_seconds", job_name="sweep") == 90
+
+
+STUCK_WORKER = """
+import threading
+from workstealing import Recruiter
+from workstealing.metrics import watching
+from workstealing.metrics.prometheus import PrometheusHooks
+
+watching.WATCH._seconds, watching.LONG_SECONDS = 0.05, 0.1
+
+recruiter = Recruiter(random=lambda: 0.0)
+
+@recruiter.job(rate=0.5, name="sweep")
+def sweep(slice):
+    threading.Event().wait()
+
+recruiter.add_hook(PrometheusHooks())
+recruiter.enlist()
+"""
+
+
+def test_a_worker_of_one_thread_shows_its_stuck_slice_to_a_shared_scrape(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    worker = spawn([sys.executable, "-c", STUCK_WORKER], env=environment)
+    try:
+        until, running = time.monotonic() + PATIENCE, 0.0
+        while running < 0.2:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, str(tmp_path))  # type: ignore[no-untyped-call]
+            now = Shown(generate_latest(registry).decode())
+            running = now("slice_running_seconds", job_name="sweep") or 0.0
+    finally:
+        end(worker)
+
+
+def test_a_ledger_that_takes_no_counts(
+    registry: CollectorRegistry, shown: Callable[[], Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "_alive", weakref.WeakSet())
+    clock = ManualClock(100.0)
+    ledger = Ledger(connect(f"redis://127.0.0.1:{free_port()}/0"), "shop", clock=clock)
+    hooks = PrometheusHooks(registry)
+    hooks.on_enlisted(1)
+    receiver = {"receiver": "the ledger shop"}
+    assert shown()("unsent_seconds", **receiver) is None
+    ledger.on_enlisted(1)
+    for seconds in (0.0, 300.0):
+        clock.advance(seconds)
+        assert not ledger.flush(PATIENCE)
+        hooks.on_enlisted(1)
+        assert shown()("unsent_seconds", **receiver) == seconds
+    ledger.close(0.0)
+
+
+def test_a_jobs_measured_figures_are_bounded(registry: CollectorRegistry) -> None:
+    hooks = PrometheusHooks(registry)
+    for number in range(50):
+        hooks.on_measured("sweep", f"figure {number}", 1.0)
+    (family,) = [each for each in registry.collect() if each.name == "workstealing_measured"]
+    assert len(family.samples) == 20
 
 
 class Box(DeadBox):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from support.servers import AnyServer, RedisServer
+from workstealing.dashboard.fleet_state import fleet_state
 from workstealing.errors import ConfigurationError, RateError
 from workstealing.metrics import ledger as ledgers
-from workstealing.metrics.ledger import Ledger
+from workstealing.metrics.ledger import Ledger, processes
 from workstealing.metrics.minutes import settings_key
 from workstealing.metrics.shared_settings import Setting, SharedSettings, follow
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
@@ -92,6 +94,39 @@ def test_settings_are_followed_and_given_up(
     for each in (first, second):
         each.report()
         assert (each.rate("sweep"), each.rests("sweep")) == (0.5, False)
+
+
+def test_lost_settings_are_said_and_not_those_that_somebody_has_removed(
+    any_server: AnyServer, process: Callable[..., Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of FLUSHALL: nobody has removed them, and each process goes back to its own."""
+    client = any_server.client()
+    fleet = SharedSettings(client)
+    one = process(any_server.client(), sweep=0.5, tidy=0.25)
+    fleet.pause("sweep")
+    fleet.set_rate("sweep", 0.125)
+    fleet.set_rate("tidy", 0.0625)
+    one.report()
+    fleet.clear("tidy")
+    one.report()
+    assert [each.lost for each in processes(client)] == [None]
+    client.delete(settings_key("default"))
+    one.report()
+    assert one.rate("sweep") == 0.5
+    assert "the fleet's settings were lost: sweep was paused and had the rate 0.125" in caplog.text
+    # Told with the next report, and from then on.
+    for _ in range(2):
+        one.report()
+        (lost,) = [each.lost for each in processes(client)]
+        assert lost is not None
+        assert lost.settings == {"sweep": "was paused and had the rate 0.125"}
+    said = fleet_state(processes(client), time.time()).lost
+    assert said is not None
+    assert "sweep was paused and had the rate 0.125" in said
+    fleet.clear("sweep")
+    for _ in range(2):
+        one.report()
+    assert [each.lost for each in processes(client)] == [None]
 
 
 def test_settings_ride_in_the_ledgers_pipeline(

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from support.apart import set_apart
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import Outcome, Recruiter
@@ -26,7 +27,10 @@ PATIENCE = 120.0
 
 
 class Receiver:
-    """A StatsD server: a UDP socket that adds up the counts of its packets."""
+    """A StatsD server: a UDP socket that adds up the counts of its packets.
+
+    A count of 0 says that a counter exists; `counts` leaves it out, and `zeros` has it.
+    """
 
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -34,16 +38,22 @@ class Receiver:
         self.socket.settimeout(PATIENCE)
         self.port: int = self.socket.getsockname()[1]
         self.counts: Counter[str] = Counter()
+        self.zeros: set[str] = set()
+        self.gauges: dict[str, float] = {}
         self.timings: dict[str, list[float]] = {}
 
     def packet(self) -> list[str]:
         """Receive one packet, add it up, and return its lines."""
         lines = self.socket.recv(65536).decode("ascii").split("\n")
         for line in lines:
-            found = re.fullmatch(r"([\w.-]+):([\d.]+)\|(c|ms)", line)
+            found = re.fullmatch(r"([\w.-]+):([\d.]+)\|(c|ms|g)", line)
             assert found is not None, line
             name, value, kind = found.groups()
-            if kind == "c":
+            if kind == "g":
+                self.gauges[name] = float(value)
+            elif kind == "c" and value == "0":
+                self.zeros.add(name)
+            elif kind == "c":
                 self.counts[name] += int(value)
             else:
                 self.timings.setdefault(name, []).append(float(value))
@@ -71,8 +81,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def make(receiver: Receiver, clock: ManualClock) -> Iterator[Callable[..., StatsDHooks]]:
-    """Make hooks that send to the receiver, and end their threads afterwards."""
+def make(
+    receiver: Receiver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., StatsDHooks]]:
+    """Make hooks that send to the receiver, and end their threads afterwards.
+
+    Hooks of other tests, whose ledgers may live on, are none of this process.
+    """
+    set_apart(monkeypatch)
     made: list[StatsDHooks] = []
 
     def make(**options: Any) -> StatsDHooks:

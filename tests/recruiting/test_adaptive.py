@@ -360,6 +360,22 @@ class TestDailyCap:
         process.clock.advance(86_400)
         assert process.enlist(300, 10) > 20
 
+    def test_a_second_of_heavy_traffic_spends_no_more_than_the_cap(self) -> None:
+        """Rates move once a second: the cap is asked before each slice."""
+
+        def perform(slice: Slice) -> int:
+            slice.observe(oldest_seconds=3_600.0)
+            slice.spend(20)
+            return 10
+
+        process = Process(perform, Adaptive(0.5, 1.0, max_ops_per_day=60))
+        process.enlist(5, 1_000)
+        # One slice may end beyond it.
+        assert process.figures["worked"] in (3, 4)
+        assert process.figures["skipped"] > 0
+        # It rests, and is not behind for want of results.
+        assert "daily cap" in process.recruiter.stats()["jobs"]["sweep"]["why"]
+
     def test_what_the_fleet_has_spent_counts(self) -> None:
         shared = Shared()
         process = Process(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 
+import pytest
+
+from workstealing.recruiting import cache_figures
 from workstealing.recruiting.cache_figures import (
     NAMES,
     OTHER_CACHES,
     CacheCounts,
     CacheFigures,
     Caches,
+    Listeners,
 )
+from workstealing.testing import ManualClock
 
 
 def test_a_cache_that_nobody_calls_has_no_figures() -> None:
@@ -26,6 +33,7 @@ def test_a_cache_that_nobody_calls_has_no_figures() -> None:
             "misses": 0,
             "waits": 0,
             "computations": 0,
+            "failures": 0,
             "uncached": 0,
             "seconds": 0.0,
         }
@@ -77,6 +85,7 @@ def test_each_listener_takes_each_count_once() -> None:
             "misses": 0,
             "waits": 0,
             "computations": 0,
+            "failures": 0,
             "uncached": 0,
             "seconds": 0.0,
         }
@@ -118,3 +127,61 @@ def test_a_forked_child_begins_anew() -> None:
         os._exit(0 if right else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert caches.stats()["page"]["hits"] == 5
+
+
+class Hook:
+    """A listener that notes what it hears."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.heard: list[int] = []
+        self.error = error
+
+    def on_enlisted(self, count: int) -> None:
+        self.heard.append(count)
+        if self.error is not None:
+            raise self.error
+
+
+def test_listeners_hear_of_calls_once_a_second() -> None:
+    clock = ManualClock(100.0)
+    listeners, hook = Listeners(clock), Hook()
+    listeners.tell()
+    listeners.add(hook)
+    for seconds in (0.0, 0.5, 0.25, 0.25, 0.999, 0.001, 0.0):
+        clock.advance(seconds)
+        listeners.tell()
+    # They are no enlists.
+    assert hook.heard == [0, 0, 0]
+
+
+def test_a_listener_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(100.0)
+    listeners, bad, good = Listeners(clock), Hook(OSError("disk full")), Hook()
+    for each in (bad, good):
+        listeners.add(each)
+    listeners.tell()
+    assert (bad.heard, good.heard) == ([0], [0])
+    assert "disk full" in caplog.text
+    bad.error = KeyboardInterrupt()
+    clock.advance(1.0)
+    with pytest.raises(KeyboardInterrupt):
+        listeners.tell()
+
+
+def test_a_listener_is_held_weakly() -> None:
+    listeners, hook = Listeners(ManualClock(100.0)), Hook()
+    listeners.add(hook)
+    alive = weakref.ref(hook)
+    del hook
+    gc.collect()
+    assert alive() is None
+    listeners.tell()
+
+
+@pytest.mark.parametrize("count", ["hit", "old", "miss"])
+def test_each_look_tells(monkeypatch: pytest.MonkeyPatch, count: str) -> None:
+    listeners, hook = Listeners(ManualClock(100.0)), Hook()
+    listeners.add(hook)
+    monkeypatch.setattr(cache_figures, "LISTENERS", listeners)
+    getattr(CacheFigures(), count)()
+    assert hook.heard == [0]

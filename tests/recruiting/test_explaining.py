@@ -311,9 +311,15 @@ def test_a_slice_that_does_not_end(manual_clock: ManualClock) -> None:
     recruiter.job(rate=0.25, name="tidy")(lambda _: seen.append(recruiter.explain("tidy")) or 1)
     recruiter.enlist()
     assert FLIGHT.holder() is None
-    assert reason(seen[0], "has been running") == (
-        "a slice of it has been running for 0 s, and no other slice begins in its process meanwhile"
+    assert reason(seen[0], "a slice of it") == "a slice of it runs at this moment"
+    found = explain(Circumstances("tidy", "this process", 60.0, ("tidy",), running_seconds=90.0))
+    assert reason(found, "has been running") == (
+        "a slice of it has been running for 90 s, and no other slice begins in its process"
+        " meanwhile"
     )
+    # A fleet's slice was seen as it ran, and has ended since.
+    found = explain(Circumstances("tidy", "the fleet", 60.0, ("tidy",), running_seconds=0.01))
+    assert reasons(found, "slice of it") == []
 
 
 def test_what_a_fleet_knows() -> None:

@@ -540,6 +540,8 @@ class TestStats:
                     "errors": {},
                     "running_seconds": None,
                     "breaker_seconds": None,
+                    "unreached": {},
+                    "measured": {},
                     "servers": 1,
                     "dry_run": False,
                     "unit": "items",

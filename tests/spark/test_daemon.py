@@ -186,6 +186,17 @@ class TestAfterATask:
         assert self.run(task) == -1
         assert finished == [True]
 
+    def test_a_task_that_is_cut_short(self, finished: list[bool]) -> None:
+        """As by LIMIT: Spark closes the socket, and the worker fails to send what is left."""
+
+        def task() -> int:
+            TaskContext._setTaskContext(TaskContext(taskAttemptId=5))
+            raise BrokenPipeError(32, "Broken pipe")
+
+        with pytest.raises(BrokenPipeError):
+            self.run(task)
+        assert finished == [True]
+
     def test_an_idle_worker_that_is_told_to_end(self, finished: list[bool]) -> None:
         assert self.run(lambda: -1) == -1
         assert finished == []

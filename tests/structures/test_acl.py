@@ -44,7 +44,7 @@ LEFT_OUT = (
     *("under_traffic", "beside_writers_and_readers", "killed_at_every_command"),
 )
 # No rule holds on these servers; the rules with native commands are for Redis 8 alone.
-ELSEWHERE = {False: ("cluster", "valkey8", "redis8"), True: ("cluster", "valkey8", "redis7")}
+ELSEWHERE = {False: ("cluster", "valkey", "redis8"), True: ("cluster", "valkey", "redis7")}
 LEFT_OUT_OF = {"Ick": ("a_sharded_one",)}
 RUNS = {
     "volatile_hashes": (
@@ -87,6 +87,7 @@ MORE_RUNS = {
     "volatile_hashes,AdoptHashes,native": ("jobs/adopt_hashes/test_adopt_hashes.py",),
     "volatile_hashes,MigrateToNative,native": ("jobs/test_migrate_to_native.py",),
     "volatile_hashes,MigrateToEmulated,native": ("jobs/test_migrate_to_emulated.py",),
+    "volatile_hashes,NativeFieldAudit,native": ("jobs/test_native_field_audit.py",),
     "volatile_hashes,durable_keys,FleetRebalance": ("structures/fleets/test_moves.py",),
     "ledger": ("metrics/test_ledger.py", "metrics/test_shared_settings.py"),
 }
@@ -101,8 +102,6 @@ def test_each_kind_is_run() -> None:
     assert {*(each.replace("_", " ") for each in RUNS), "shuffle queues"} == set(ACCESS)
     more = {each for run in MORE_RUNS for each in run.split(",")}
     # A job of rules has no structure: tests/cli/test_acl.py does its slices as the rule's user.
-    # The servers of an audit's tests are their own, where no rule holds.
-    more.add("NativeFieldAudit")
     assert {name for name, each in JOBS.items() if each.more and each.kinds} <= more
     for files in (*RUNS.values(), *MORE_RUNS.values()):
         assert all((TESTS / each).exists() for each in files)

@@ -59,6 +59,20 @@ def test_the_matrix_is_that_of_the_table() -> None:
     }
 
 
+def test_the_servers_faults_are_looked_at_every_night() -> None:
+    workflow = loaded(FORGE / "workflows" / "tests.yml")
+    # YAML takes the key `on` for true.
+    (nightly,) = [
+        each["cron"] for each in workflow[True]["schedule"] if each["cron"].endswith(" * * *")
+    ]
+    others = {name: job["if"] for name, job in workflow["jobs"].items() if name != "faults"}
+    assert set(others.values()) == {f"github.event.schedule != '{nightly}'"}
+    faults = workflow["jobs"]["faults"]
+    assert faults["if"] == f"github.event.schedule == '{nightly}'"
+    (path,) = re.findall(r'TEST_ARGS="([^"]+)"', faults["steps"][-1]["run"])
+    assert "def test_a_server_shows_the_faults" in (ROOT / path).read_text("utf-8")
+
+
 # A kind of server of the tests -> how docs/versions.md names it.
 CLAIMED = {
     "fakeredis": "fakeredis",

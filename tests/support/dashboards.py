@@ -9,7 +9,14 @@ from typing import Any
 import flask
 
 from workstealing.dashboard import create_dashboard
-from workstealing.metrics.minutes import minute_key, namespace_of
+from workstealing.metrics.ledger import Ledger
+from workstealing.metrics.minutes import (
+    Process,
+    minute_key,
+    namespace_of,
+    process_text,
+    processes_key,
+)
 from workstealing.structures import VolatileHashes
 
 TOKEN = "an admin's token of the tests"
@@ -48,6 +55,25 @@ def write_minute(client: Any, minute: int, fields: dict[str, Any], name: str = "
     hashes.hsetex(minute_key(name, minute), mapping=fields, ex=3600)
 
 
+def write_processes(
+    client: Any, *processes: Process, name: str = "default", ago: float = 0.0
+) -> None:
+    """Let processes report to a ledger now, or so many seconds ago."""
+    hashes = VolatileHashes(client, namespace=namespace_of(name))
+    now = int(client.time()[0])
+    for each in processes:
+        each.reported = now - ago
+        each.every = each.every or 30.0
+        field = f"{each.host}:{each.pid}"
+        hashes.hsetex(processes_key(name), mapping={field: process_text(each)}, ex=180)
+
+
+def kill(ledger: Ledger) -> None:
+    """End a ledger's thread as a kill of its process would: nobody takes it off the list."""
+    ledger._closed = True
+    ledger._wake.put(None)
+
+
 def write_hour(client: Any, jobs: dict[str, dict[str, Any]], minutes: int = 60) -> None:
     """Write the last hour of a fleet of four.
 
@@ -55,6 +81,7 @@ def write_hour(client: Any, jobs: dict[str, dict[str, Any]], minutes: int = 60) 
     """
     now = int(client.time()[0])
     present = now // 60 * 60
+    write_processes(client, *(Process("web-1", pid, "1.0", now - 3600.0) for pid in range(4)))
     for number in range(60 - minutes, 60):
         # The present minute is not over.
         share = max(1, now - present) / 60 if number == 59 else 1.0

@@ -12,7 +12,8 @@ def collect_all(job: HashFieldExpiry, limit: int = 100) -> int:
     """Collect until nothing is left to be found; return how many fields that were."""
     total, idle = 0, 0
     # On a cluster a slice sees one node, and may have drawn an empty one.
-    while idle < 20:
+    enough = 60 if any(each.twin.is_cluster for each in job.structures) else 20
+    while idle < enough:
         handled = job.perform(Slice(limit, 5.0))
         total += handled
         idle = 0 if handled else idle + 1

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from redis.exceptions import RedisClusterException
 
 from support.hash_model import now_ms
 from support.proof import tried
@@ -112,12 +113,16 @@ def resolved(name: str, args: Any, options: Any) -> tuple[tuple[Any, ...], dict[
     )
 
 
+# What a call may raise that is an answer.
+REFUSALS = (redis.RedisError, RedisClusterException, ValueError)
+
+
 def outcome(side: Any, name: str, args: Any, options: Any) -> Any:
     """Return a call's reply, or the error's class and text."""
     try:
         reply = getattr(side, name)(*args, **options)
         return list(reply) if name == "hscan_iter" else reply
-    except (redis.RedisError, ValueError) as error:
+    except REFUSALS as error:
         return (type(error), str(error))
 
 
@@ -184,14 +189,19 @@ class ParityMachine(RuleBasedStateMachine):
         native = self.outcome_on(self.native, name, args, options)
         ours = self.outcome_on(self.ours, name, args, options)
         after = now_ms()
-        if after - before > SLACK_MS // 3 or any(low <= after for low, _ in self.bands):
-            # The two calls lay far apart on a busy machine, or a deadline passed meanwhile: nobody
-            # can say what was right.
+        if self.is_doubtful(before, after):
             self.wipe()
             return
-        self._note_deadline(name, args, options, (before, after))
+        self.note_deadline(name, args, options, (before, after))
         tried(CALL)
         self.check((name, args, options), native, ours)
+
+    def is_doubtful(self, before: int, after: int) -> bool:
+        """Say whether nobody can tell which reply was right.
+
+        The calls of both sides lay far apart on a busy machine, or a deadline passed meanwhile.
+        """
+        return after - before > SLACK_MS // 3 or any(low <= after for low, _ in self.bands)
 
     def outcome_on(self, side: Any, name: str, args: Any, options: Any) -> Any:
         """Make a call on one side; subclasses may go another way."""
@@ -222,7 +232,8 @@ class ParityMachine(RuleBasedStateMachine):
         current = self.native_deadlines(name, args)
         return any(abs(deadline - wanted) < SLACK_MS for deadline in current if deadline > 0)
 
-    def _note_deadline(self, name: str, args: Any, options: Any, span: tuple[int, int]) -> None:
+    def note_deadline(self, name: str, args: Any, options: Any, span: tuple[int, int]) -> None:
+        """Note when a deadline passes that a call has set; span: when the two sides were asked."""
         before, after = span
         amounts = [options[word] for word in ("px", "pxat") if word in options]
         if name in _IN_MS:

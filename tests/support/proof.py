@@ -18,7 +18,11 @@ import pytest
 
 TRIED, LOST, HELD, WRONG = range(4)
 _SERVERS = ("redis7", "redis62", "redis8", "redis82", "valkey8", "valkey9", "cluster", "cluster8")
+_SERVERS += tuple(
+    f"cluster_{each}" for each in ("redis62", "redis7", "redis8", "redis82", "valkey8", "valkey9")
+)
 _RENAMED = {"fakeredis_server": "fakeredis", "quick_redis8": "redis8", "door": "redis7"}
+_RENAMED["quick_cluster8"] = "cluster_redis8"
 _now: dict[tuple[str, str], list[int]] = {}
 
 

@@ -195,6 +195,8 @@ class RedisServer:
         self.socket = self.directory / "redis.sock"
         self.port = 0
         self.bus_port = 0
+        # Redis 6.2 has its bus 10,000 ports further.
+        self._chooses_bus = str(version) != "6.2"
         self.process: subprocess.Popen[bytes]
         self._clients = _Clients()
         atexit.register(self.stop)
@@ -276,7 +278,8 @@ class RedisServer:
 
     def _start_somewhere(self) -> None:
         for _ in range(10):
-            self.port, self.bus_port = free_port(), free_port()
+            self.port = free_port()
+            self.bus_port = free_port() if self._chooses_bus else self.port + 10_000
             try:
                 self._start()
                 return
@@ -299,7 +302,7 @@ class RedisServer:
             "daemonize": "no",
             **self.config,
         }
-        if "cluster_enabled" in self.config:
+        if "cluster_enabled" in self.config and self._chooses_bus:
             options["cluster_port"] = self.bus_port
         command: list[str | Path] = [self.binary]
         for option, value in options.items():
@@ -342,7 +345,8 @@ class RedisServer:
 class RedisCluster3:
     """A cluster of three masters that share all 16,384 slots; no replicas.
 
-    Arguments as for RedisServer; the options go to each node. `nodes` are the RedisServers.
+    Arguments as for RedisServer; the options go to each node; binary: or three, one of each node.
+    `nodes` are the RedisServers.
     """
 
     is_cluster = True
@@ -351,7 +355,7 @@ class RedisCluster3:
 
     def __init__(
         self,
-        binary: str | Path,
+        binary: str | Path | Sequence[Path],
         version: int | str | None = None,
         *,
         name: str = "cluster",
@@ -363,8 +367,9 @@ class RedisCluster3:
         # A node that a busy machine holds up for some seconds has not failed.
         settings = {"cluster_enabled": "yes", "cluster_node_timeout": 20_000, **config}
         try:
-            for number in range(3):
-                node = RedisServer(binary, version, name=f"{name}, node {number}", **settings)
+            binaries = [binary] * 3 if isinstance(binary, str | Path) else binary
+            for number, each in enumerate(binaries):
+                node = RedisServer(each, version, name=f"{name}, node {number}", **settings)
                 self.nodes.append(node)
             self._join()
         except BaseException:
@@ -442,7 +447,8 @@ class RedisCluster3:
         for number, node in enumerate(self.nodes):
             with contextlib.closing(node.probe(5.0)) as client:
                 first, after = self.FIRST_SLOTS[number : number + 2]
-                client.execute_command("CLUSTER ADDSLOTSRANGE", first, after - 1)
+                # Redis 6.2 has no ADDSLOTSRANGE.
+                client.execute_command("CLUSTER ADDSLOTS", *range(first, after))
                 # Different epochs from the start spare the nodes their first quarrel.
                 # Only a node that knows no other takes one, so this comes before any meeting.
                 client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)

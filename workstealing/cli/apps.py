@@ -12,11 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from workstealing.cli.output import note
 from workstealing.errors import ConfigurationError, WorkStealingError
 from workstealing.recruiting import Recruiter
 
 VARIABLE = "WORKSTEALING_APP"
 _DEFAULT_ATTRIBUTE = "recruiter"
+_OUR_CACHES = "workstealing."
 
 
 def add_app_option(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +55,30 @@ def load_app(name: str | None) -> Recruiter:
     if not all(part.isidentifier() for part in module_name.split(".")) or (colon and not path):
         raise ConfigurationError(f"--app {name!r} is malformed: expected package.module:recruiter")
     with application_prints_to_stderr():
-        return _recruiter(_module(module_name), path or _DEFAULT_ATTRIBUTE, name)
+        recruiter = _recruiter(_module(module_name), path or _DEFAULT_ATTRIBUTE, name)
+        _open_django_caches()
+        return recruiter
+
+
+def _open_django_caches() -> None:
+    """Open the caches of a Django project: Django does it at their first use, and ours have jobs.
+
+    A command would otherwise say that no job is installed. Nothing is opened without settings, and
+    a cache of another kind is left alone.
+    """
+    if "DJANGO_SETTINGS_MODULE" not in os.environ and "django.conf" not in sys.modules:
+        return
+    try:
+        from django.conf import settings
+        from django.core.cache import caches
+
+        if not (settings.configured or "DJANGO_SETTINGS_MODULE" in os.environ):
+            return
+        for alias, options in settings.CACHES.items():
+            if str(options.get("BACKEND", "")).startswith(_OUR_CACHES):
+                caches[alias]
+    except Exception as error:  # noqa: BLE001 - the recruiter's other jobs are known all the same
+        note(f"Django's caches could not be opened, so their jobs are missing: {_said(error)}")
 
 
 @contextlib.contextmanager

@@ -51,6 +51,7 @@ class Command:
 COMMANDS = {
     "status": Command("workstealing.cli.status", "show the fleet's work and its backlog"),
     "top": Command("workstealing.cli.top", "the same, live"),
+    "events": Command("workstealing.cli.events", "say what happened in the fleet, and who did it"),
     "jobs": Command("workstealing.cli.jobs", "list the jobs that a recruiter has installed"),
     "explain": Command("workstealing.cli.explain", "say why a job did or did not run lately"),
     "run": Command("workstealing.cli.run", "perform slices of one job, here and now"),

@@ -10,6 +10,7 @@ from workstealing.cli.clients import add_fleet_options
 from workstealing.cli.output import add_json_option, print_json, printable, say
 from workstealing.cli.status import looker
 from workstealing.recruiting.explaining import FLEET, Circumstances, Explanation, explain
+from workstealing.recruiting.health import roughly
 from workstealing.recruiting.lottery import is_disabled
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
 
     Returns: 0, or 1 if one has not run lately. Raises: WorkStealingError for bad input.
     """
+    from workstealing.dashboard.event_log import newest_of
+
     look = looker(options)
     installed = tuple(load_app(options.app).jobs()) if named_app(options.app) else None
     with application_prints_to_stderr():
@@ -53,22 +56,44 @@ def run(options: argparse.Namespace) -> int:
         for name in dict.fromkeys(options.jobs or known)
     ]
     if options.json:
-        jobs = [{**each._asdict(), "reasons": list(each.reasons)} for each in found]
-        print_json({"jobs": jobs, "troubles": snapshot.troubles})
+        jobs = [
+            {
+                **each._asdict(),
+                "reasons": list(each.reasons),
+                "newest_event": newest_of(each.job, snapshot.events, snapshot.at) or None,
+            }
+            for each in found
+        ]
+        print_json({"jobs": jobs, "warnings": snapshot.warnings, "troubles": snapshot.troubles})
     else:
         say(_text(found, snapshot))
     return 0 if all(each.has_run for each in found) else IDLE
 
 
 def _text(found: list[Explanation], snapshot: Snapshot) -> str:
-    said = [str(each) for each in found] or ["no job is known: neither installed nor in the ledger"]
+    from workstealing.dashboard.fleet_state import time_of_day
+
+    said = [_with_event(each, snapshot) for each in found]
+    said = said or ["no job is known: neither installed nor in the ledger"]
     if not snapshot.is_fleet:
         said.append(
             "no ledger has figures of the fleet, so these are of this command's own process, which"
             " has just begun; recruiter.explain(job) explains a process from inside"
         )
-    said += [f"! {each}" for each in snapshot.troubles]
+    if snapshot.old_seconds is not None and snapshot.heard is not None:
+        said.append(
+            f"the last report came {roughly(snapshot.old_seconds)} ago, at"
+            f" {time_of_day(snapshot.heard)}: all of this is of then"
+        )
+    said += [f"! {each}" for each in (*snapshot.warnings, *snapshot.troubles)]
     return "\n\n".join(map(_printable, said))
+
+
+def _with_event(each: Explanation, of: Snapshot) -> str:
+    from workstealing.dashboard.event_log import newest_of
+
+    newest = newest_of(each.job, of.events, of.at)
+    return f"{each}\n- its newest event: {newest}" if newest else str(each)
 
 
 def _printable(text: str) -> str:
@@ -101,8 +126,11 @@ def _circumstances(
         **common,
         paused=("the whole fleet" if job.fleet_paused else "this process") if is_paused else None,
         unreached_seconds=job.unreached_seconds,
+        unreached=list(job.unreached),
         servers=job.servers,
         running_seconds=job.running_seconds,
+        stuck=[each.sentence() for each in job.stuck],
+        offered=job.offered,
         rate=job.fleet_rate if job.fleet_rate is not None and job.refused is None else job.rate,
         adaptive=job.adaptive,
         refused=job.refused,

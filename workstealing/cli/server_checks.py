@@ -152,7 +152,7 @@ def rights(
     try:
         words = access.allowed(native=_is_native(structure)) - ATTEMPT
         for node in twin.nodes():
-            tag = SLOT_TAGS[_slot_at(twin, node)].decode()
+            tag = SLOT_TAGS[twin.a_slot_of_each().get(node, 0)].decode()
             keys = access.samples(name, namespace, tag)
             here = [each for each in keys if twin.node_of(key_slot(each.encode())) == node]
             if here:
@@ -337,7 +337,7 @@ def field_expiry(twin: Twin, node: Node) -> Check:
     The key ends by itself after a minute, if the doctor is killed. Returns: the check. About a
     second of round trips.
     """
-    tag = SLOT_TAGS[_slot_at(twin, node)].decode()
+    tag = SLOT_TAGS[twin.a_slot_of_each().get(node, 0)].decode()
     key = f"{{{tag}}}:ws:doctor:{random.getrandbits(64):016x}"
     values = [each for number in range(PROBE_FIELDS) for each in (f"f{number}", "v")]
     budget = Budget(SECONDS, timeout=SECONDS)
@@ -377,8 +377,3 @@ def field_expiry(twin: Twin, node: Node) -> Check:
             " them)",
         )
     return Check("field expiry", OK, f"the server removed expired fields within {lag:.2f} s")
-
-
-def _slot_at(twin: Twin, node: Node) -> int:
-    """Return a slot that a node holds, as the client knows it."""
-    return next((slot for slot in range(len(SLOT_TAGS)) if twin.node_of(slot) == node), 0)

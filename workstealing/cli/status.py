@@ -17,6 +17,7 @@ from workstealing.cli.apps import (
     named_app,
 )
 from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, ledger_for, said
+from workstealing.cli.events import as_data, line
 from workstealing.cli.output import (
     add_json_option,
     figure,
@@ -34,8 +35,10 @@ from workstealing.store.client import URL_VARIABLES, names_redis
 if TYPE_CHECKING:
     from workstealing.dashboard.figures import JobFigures
     from workstealing.dashboard.queries import Snapshot, StructureFigures
+    from workstealing.metrics.events import FleetEvent
 
 TROUBLE = 1
+_LATELY_SECONDS, _MOST_LATELY = 3600.0, 5
 _OF_THE_FLEET = (
     "recruited_per_minute",
     "items_per_second",
@@ -85,8 +88,10 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     """
     from workstealing.dashboard.figures import OwnMinutes
     from workstealing.dashboard.queries import Queries
+    from workstealing.dashboard.refusals import own_refusals, refusal_of, server_of_client
     from workstealing.dashboard.watched import watch_all
-    from workstealing.metrics.ledger import processes, read
+    from workstealing.metrics.events import read_events
+    from workstealing.metrics.ledger import processes, read, server_time
     from workstealing.metrics.shared_settings import SharedSettings
 
     recruiter = load_app(options.app) if named_app(options.app) else None
@@ -105,14 +110,21 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
         OwnMinutes(),
         lambda: {} if fleet is None else asked(fleet.settings),
         lambda: [] if recruiter is None else watch_all((), recruiter.jobs().values()),
-        processes=lambda: [] if client is None else asked(lambda: processes(client, name)),
+        processes=None if client is None else lambda: asked(lambda: processes(client, name)),
+        server_now=None if client is None else lambda: asked(lambda: server_time(client, name)),
+        where=None if client is None else server_of_client(client),
+        refusal=lambda: None if client is None else refusal_of(client),
+        own_refusals=lambda: [] if recruiter is None else own_refusals(recruiter),
+        events=lambda: [] if client is None else asked(lambda: read_events(client, name)),
+        describe=said,
     )
 
     def look() -> Snapshot:
         queries.forget()
         asked.begin()
         snapshot = queries.snapshot()
-        if asked.reason is None:
+        if asked.reason is None or (asked.is_away and snapshot.warnings):
+            # Of a server that does not answer a warning names the address, and all that it holds.
             return snapshot
         # Most likely all questions to the ledger's client have failed for one reason.
         others = [each for each in snapshot.troubles if not each.startswith(_OF_THE_LEDGER)]
@@ -122,7 +134,11 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     return look
 
 
-_OF_THE_LEDGER = ("the ledger could not", "the fleet's settings could not", "the fleet's processes")
+_OF_THE_LEDGER = (
+    *("the ledger could not", "the fleet's settings could not", "the fleet's processes"),
+    "the fleet's events",
+    "the ledger's time",
+)
 
 
 class _Asked:
@@ -136,6 +152,11 @@ class _Asked:
         self._client = client
         self._fault: Exception | None = None
         self.reason: str | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the server did not answer at all."""
+        return self._fault is not None
 
     def begin(self) -> None:
         """Begin a look, and forget the last fault."""
@@ -159,6 +180,7 @@ def is_well(snapshot: Snapshot) -> bool:
     """Say whether nothing needs attention."""
     return not (
         snapshot.troubles
+        or snapshot.warnings
         or any(job.problems for job in snapshot.jobs)
         or any(each.trouble or each.dead_size for each in snapshot.structures)
     )
@@ -176,12 +198,16 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "is_fleet": snapshot.is_fleet,
         "is_well": None if _is_open(snapshot) else is_well(snapshot),
         "processes": snapshot.processes,
+        "heard": snapshot.heard,
+        "old_s": snapshot.old_seconds,
+        "warnings": snapshot.warnings,
         "reported": [asdict(each) for each in snapshot.reported],
         "enlisted_per_s": snapshot.enlisted_per_second if snapshot.is_fleet else None,
         "jobs": [_job(job, is_fleet=snapshot.is_fleet) for job in snapshot.jobs],
         "structures": [_structure(each) for each in snapshot.structures],
         "caches": {name: asdict(each) for name, each in snapshot.caches.items()},
         "troubles": snapshot.troubles,
+        "events": [as_data(each) for each in lately(snapshot)],
     }
 
 
@@ -211,6 +237,8 @@ def as_text(snapshot: Snapshot) -> str:
         parts.append(table(JOB_HEADINGS, [job_row(job, snapshot) for job in snapshot.jobs]))
     if errors := error_rows(snapshot):
         parts.append(table(ERROR_HEADINGS, errors, left=2))
+    if measured := measured_rows(snapshot):
+        parts.append(table(MEASURED_HEADINGS, measured, left=2))
     if snapshot.caches:
         parts.append(table(CACHE_HEADINGS, cache_rows(snapshot)))
     if snapshot.structures:
@@ -220,7 +248,15 @@ def as_text(snapshot: Snapshot) -> str:
         parts.append("\n".join(fresh))
     if found := complaints(snapshot):
         parts.append("\n".join(f"! {each}" for each in found))
+    if happened := lately(snapshot):
+        parts.append("\n".join(["events of the last hour:", *map(line, happened)]))
     return "\n\n".join(parts)
+
+
+def lately(snapshot: Snapshot) -> list[FleetEvent]:
+    """Return the newest events of the last hour, the newest first; `events` has all of them."""
+    recent = [each for each in snapshot.events if snapshot.at - each.at <= _LATELY_SECONDS]
+    return recent[:_MOST_LATELY]
 
 
 JOB_HEADINGS = (
@@ -237,6 +273,13 @@ JOB_HEADINGS = (
     "keeps up",
 )
 ERROR_HEADINGS = ("job", "error of the last hour", "times", "last", "host")
+MEASURED_HEADINGS = (
+    "job",
+    "figure of one slice: of its sample",
+    "last",
+    "in the minute",
+    "most in the hour",
+)
 CACHE_HEADINGS = (
     *("cache, last hour", "hits", "stale", "misses", "waits", "computed", "took", "without Redis"),
 )
@@ -245,24 +288,34 @@ STRUCTURE_HEADINGS = ("structure", "kind", "size", "due", "oldest due", "dead")
 
 def headline(snapshot: Snapshot) -> str:
     """Return one line about the whole."""
-    if any(each.startswith(_OF_THE_LEDGER) for each in snapshot.troubles):
+    from workstealing.dashboard.fleet_state import time_of_day
+    from workstealing.recruiting.health import roughly
+
+    if snapshot.fault is not None and snapshot.heard is None:
         return "the ledger did not answer: these figures are of this process and its structures"
     if not snapshot.is_fleet:
         return (
             "no ledger has figures of the fleet yet: these are of this process and its structures."
             " Each process with recruiter.add_hook(workstealing.metrics.ledger.Ledger(client))"
-            " reports every ten seconds, once it enlists"
+            " reports every ten seconds, once it enlists. --ledger shows one of another name"
+        )
+    if snapshot.old_seconds is not None and snapshot.heard is not None:
+        return (
+            f"the last report came {roughly(snapshot.old_seconds)} ago, at"
+            f" {time_of_day(snapshot.heard)}: the figures are of then"
         )
     count = snapshot.processes
-    places = Counter((each.host, each.version) for each in snapshot.reported)
+    places = Counter((each.host, each.version) for each in snapshot.state.present)
     listed = [
         f"{number} on {printable(host)}, {printable(version)}"
         for (host, version), number in places.items()
     ]
     more = f" and {len(listed) - _PLACES} more places" if len(listed) > _PLACES else ""
     where = f" ({'; '.join(listed[:_PLACES])}{more})" if listed else ""
+    silent = len(snapshot.state.silent)
+    gone = f"; {silent:,} {'has' if silent == 1 else 'have'} fallen silent" if silent else ""
     return (
-        f"{count} process{'' if count == 1 else 'es'} reported in the last minute{where};"
+        f"{count} process{'' if count == 1 else 'es'} reported in the last minute{where}{gone};"
         f" {figure(snapshot.enlisted_per_second)} enlisted/s"
     )
 
@@ -296,6 +349,21 @@ def error_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
     ]
 
 
+def measured_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
+    """Return the cells of the figures that jobs measure themselves, as in MEASURED_HEADINGS."""
+    return [
+        (
+            job.name,
+            each.name,
+            figure(each.value),
+            f"from {spell(max(0.0, snapshot.at - each.at))} ago on",
+            figure(each.highest),
+        )
+        for job in snapshot.jobs
+        for each in job.measured
+    ]
+
+
 _PLACES = 5
 
 
@@ -316,13 +384,18 @@ def job_row(job: JobFigures, snapshot: Snapshot) -> tuple[str, ...]:
         figure(job.recruited_per_minute) if snapshot.is_fleet else "?",
         figure(job.items_per_second) if snapshot.is_fleet else "?",
         "?" if job.slice_seconds is None else spell(job.slice_seconds),
-        "?" if job.oldest_seconds is None else spell(job.oldest_seconds),
-        "?" if job.backlog is None else counted(job.backlog, job.unit or ""),
+        "?" if job.oldest_seconds is None else f"{spell(job.oldest_seconds)}{_ago(job)}",
+        "?" if job.backlog is None else f"{counted(job.backlog, job.unit or '')}{_ago(job)}",
         f"{job.outcomes['aborted'] / slices:.0%}" if slices else "?",
         f"{job.outcomes['failed'] / slices:.0%}" if slices else "?",
         f"{job.outcomes['out_of_time'] / slices:.0%}" if slices else "?",
         {None: "?", True: "yes", False: "NO"}[job.keeps_up],
     )
+
+
+def _ago(job: JobFigures) -> str:
+    """Return how long ago garbage was seen, if that is long ago."""
+    return f" ({spell(job.seen_ago)} ago)" if job.seen_ago else ""
 
 
 def structure_row(each: StructureFigures) -> tuple[str, ...]:
@@ -348,8 +421,9 @@ def complaints(snapshot: Snapshot) -> list[str]:
     """Return one sentence for each problem that needs attention."""
     found = [f"{job.name}: {problem}" for job in snapshot.jobs for problem in job.problems]
     for each in snapshot.structures:
-        if each.trouble:
+        # One sentence about its server stands for all structures that it does not answer for.
+        if each.trouble and not each.away:
             found.append(each.trouble)
         if each.dead_size:
             found.append(f"{each.watched.name}: {each.dead_size:,} dead items wait for a person")
-    return [printable(each) for each in (*found, *snapshot.troubles)]
+    return [printable(each) for each in (*snapshot.warnings, *found, *snapshot.troubles)]

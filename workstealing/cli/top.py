@@ -82,6 +82,16 @@ def drawn(snapshot: Snapshot) -> Any:
         errors.add_column(heading, justify="right" if number > 1 else "left")
     for row in status.error_rows(snapshot):
         errors.add_row(*(Text(printable(cell)) for cell in row))
+    measured = Table()
+    for number, heading in enumerate(status.MEASURED_HEADINGS):
+        measured.add_column(heading, justify="right" if number > 1 else "left")
+    for row in status.measured_rows(snapshot):
+        measured.add_row(*(Text(printable(cell)) for cell in row))
+    caches = Table()
+    for number, heading in enumerate(status.CACHE_HEADINGS):
+        caches.add_column(heading, justify="right" if number else "left")
+    for row in status.cache_rows(snapshot):
+        caches.add_row(*(Text(printable(cell)) for cell in row))
     structures = Table()
     for number, heading in enumerate(status.STRUCTURE_HEADINGS):
         structures.add_column(heading, justify="right" if number > 1 else "left")
@@ -92,6 +102,10 @@ def drawn(snapshot: Snapshot) -> Any:
         parts.append(jobs)
     if errors.row_count:
         parts.append(errors)
+    if measured.row_count:
+        parts.append(measured)
+    if caches.row_count:
+        parts.append(caches)
     if snapshot.structures:
         parts.append(structures)
     parts += [Text(each) for each in status.starts(snapshot)]

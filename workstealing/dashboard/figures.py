@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workstealing.dashboard.fleet_state import FleetState, StuckSlice
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.minutes import (
     CacheMinute,
@@ -19,6 +20,7 @@ from workstealing.metrics.minutes import (
     add_caches,
     add_errors,
 )
+from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
 from workstealing.recruiting.explaining import server_of
 from workstealing.recruiting.forecast import choose_rate
@@ -53,7 +55,6 @@ STARTING_MINUTES = 3
 """For so many minutes, two at least, a job has just started: there is nothing to say of it yet."""
 
 JUST_STARTED = "just started: nothing to say yet"
-STUCK_SECONDS = 30.0
 UNREACHED_SECONDS = 60.0
 OLD_SECONDS = 60.0
 QUIET_MINUTES = 15
@@ -80,6 +81,20 @@ class ErrorFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredFigure:
+    """A figure of a job's own, by the last hour's slices: each speaks of what it has looked at.
+
+    Fields: name; value: about the highest of a slice in the last minute that has one; at: the
+    beginning of that minute, in seconds since the epoch; highest: of the hour.
+    """
+
+    name: str
+    value: float
+    at: int
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobFigures:
     """The figures of one job, as a page shows them.
 
@@ -92,13 +107,16 @@ class JobFigures:
     backlog and oldest_seconds: as last seen; keeps_up; why: the reason why the job does not keep
     up, or why nobody knows; just_started: whether its figures begin so lately that shares of them
     mean nothing; enough_rate: the rate that would suffice, above 1 if none would, None if the job
-    keeps up; breaker_open: in this process; unreached_seconds: for how long a process
-    has not reached the job's server, None if all reach it; servers: how many the job has;
-    running_seconds: how long a slice has been running, None if none was seen; errors: of the last
-    hour, the newest first; lag: the age of the oldest garbage in each minute, in seconds; items,
-    recruits, slices: in each minute, a slice being a recruit that was not skipped; problems: the
-    reasons why the row is red.
-    Any unknown figure is None.
+    keeps up; breaker_open: in this process; unreached_seconds: for how long a process has not
+    reached the job's server, None if all reach it; servers: how many the job has; running_seconds:
+    how long a slice has been running, None if none was seen; stuck: the slices that do not end,
+    with their processes; unreached: by address, for how long its servers have not been reached;
+    seen_ago: how many seconds ago its backlog and its oldest garbage were seen, 0.0: within the
+    last minutes, None: never; offered: the callers of the last hour in processes that have it
+    installed; errors: of the last hour, the newest first; measured: the
+    figures of the job's own; lag: the age of the oldest garbage in
+    each minute, in seconds; items, recruits, slices: in each minute, a slice being a recruit that
+    was not skipped; problems: the reasons why the row is red. Any unknown figure is None.
     """
 
     name: str
@@ -126,11 +144,16 @@ class JobFigures:
     servers: int | None
     running_seconds: float | None
     errors: list[ErrorFigures]
+    measured: list[MeasuredFigure]
     lag: list[float | None]
     items: list[int]
     recruits: list[int]
     slices: list[int]
     problems: list[str] = field(default_factory=list)
+    stuck: list[StuckSlice] = field(default_factory=list)
+    unreached: dict[str, float] = field(default_factory=dict)
+    seen_ago: float | None = None
+    offered: int | None = None
 
 
 def window(minutes: Sequence[Any], now: float) -> tuple[list[int], list[Any]]:
@@ -153,11 +176,41 @@ def is_written(minute: Any) -> bool:
     return bool(minute.processes or minute.enlisted or minute.jobs)
 
 
+def recent_of(slots: Sequence[Any]) -> slice:
+    """Return which slots the figures of "now" are of: the last five minutes that say something.
+
+    Processes report every ten seconds, so the present minute has a part of the reports only, and
+    just after its beginning hardly any. It is left out as soon as there is a whole minute.
+    """
+    whole = any(slot is not None for slot in slots[-RECENT - 1 : -1])
+    if whole and (not slots or slots[-1] is None or slots[-1].covered):
+        return slice(-RECENT - 1, -1)
+    return slice(-RECENT, None)
+
+
+def span_seconds(slots: Sequence[Any], times: Sequence[int], now: float, number: int) -> float:
+    """Return how many seconds a minute's counts are of; at least 1.
+
+    Counts that waited for an unreachable server come all at once: the reports say how much time
+    they cover. The first minute covers less than a minute, and so does the present one.
+    Arguments: slots and times: as of `window`; now; number: of the slot.
+    """
+    slot, time = slots[number], times[number]
+    covered = slot.covered / slot.processes if slot is not None and slot.processes else 0.0
+    if now - time < MINUTE:
+        return max(1.0, covered or now - time)
+    is_first = number > 0 and slots[number - 1] is None
+    return max(1.0, covered) if covered and is_first else max(float(MINUTE), covered)
+
+
 def covered_seconds(slots: Sequence[Any], times: Sequence[int], now: float) -> float:
     """Return how many seconds the recent written minutes cover; at least 1."""
-    recent = list(zip(times, slots, strict=True))[-RECENT:]
-    first = next((time for time, slot in recent if slot is not None), None)
-    return 1.0 if first is None else max(1.0, min(now - first, RECENT * MINUTE))
+    recent = range(len(slots))[recent_of(slots)]
+    written = [number for number in recent if slots[number] is not None]
+    if not written:
+        return 1.0
+    since = range(written[0], recent[-1] + 1)
+    return max(1.0, sum(span_seconds(slots, times, now, number) for number in since))
 
 
 def ledger_name(name: str) -> str:
@@ -173,17 +226,21 @@ def job_figures(
     setting: Any,
     *,
     due: Any = None,
+    state: FleetState | None = None,
+    away: Mapping[str, float] | None = None,
 ) -> JobFigures:
     """Return the figures of one job.
 
     Arguments: name; slots: the last 60 minutes, each of which may be None; covered: the seconds
     that the recent ones cover; local: the job's part of `recruiter.stats()`, None if it is not
     installed here; setting: the fleet's setting, or None; due: the backlog that a structure
-    reports, or None.
+    reports, or None; state: of the fleet's processes, None: unknown; away: its servers that this
+    process has just asked in vain, by address.
     """
     local = local or {}
+    state = state or FleetState()
     found = [slot.jobs.get(ledger_name(name)) if slot is not None else None for slot in slots]
-    recent = [each for each in found[-RECENT:] if each is not None]
+    recent = [each for each in found[recent_of(slots)] if each is not None]
     newest = [each for each in found[-NEWEST:] if each is not None]
     performed = sum(getattr(each, outcome) for each in recent for outcome in PERFORMED)
     outcomes = {
@@ -195,22 +252,36 @@ def job_figures(
     rate = next((e.rate for e in reversed(found) if e is not None and e.rate is not None), None)
     backlogs = [None if each is None else each.backlog for each in found]
     backlog = next((each for each in reversed(backlogs) if each is not None), None)
+    seen_ago = _seen_ago(lag, backlogs)
     if due is not None:
         # This was counted just now; a slice sees a part only.
         backlog = due.count
-        # Garbage ages while nobody enlists, so the slices' reports from before a gap are outdated.
-        is_known = due.oldest_seconds is not None or not due.count
-        if is_known and all(age is None for age in lag[-NEWEST:]):
-            oldest = due.oldest_seconds
+        # The slices' reports are the highest age of a minute, and garbage ages while nobody comes.
+        if due.oldest_seconds is not None or not due.count:
+            oldest, seen_ago = due.oldest_seconds, 0.0
     fleet_paused = setting is not None and setting.paused
     is_paused = bool(local.get("paused")) or fleet_paused
     lasting = _lasting(found, local)
+    unreached = {**local.get("unreached", {}), **state.away_of(ledger_name(name)), **(away or {})}
+    if state.tells_states():
+        # The minutes keep the longest time also when the trouble has ended within them.
+        lasting["unreached_seconds"] = max(unreached.values(), default=None)
+        lasting["running_seconds"] = local.get("running_seconds")
+    stuck = state.stuck_of(ledger_name(name))
+    if stuck:
+        lasting["running_seconds"] = max(each.seconds for each in stuck)
+    if not unreached and lasting["unreached_seconds"] is not None:
+        unreached_by = {server_of(local.get("servers")): lasting["unreached_seconds"]}
+    else:
+        unreached_by = unreached
     is_dry = bool(local.get("dry_run")) or any(each.dry_run for each in newest)
     verdict = verdict_of(found, local, is_paused=is_paused)
+    if not is_paused:
+        verdict = verdict.without(unreached_by)
     if is_dry:
         verdict = verdict.of_dry_run()
     just_started = verdict.keeps_up is not True and _has_just_started(found, outcomes, lasting)
-    if just_started and not (is_paused or is_dry):
+    if just_started and not (is_paused or is_dry or unreached):
         verdict = Verdict(None, JUST_STARTED)
     fleet_rate = None if setting is None else setting.rate
     # The refusal of an earlier rate remains in the ledger for some minutes.
@@ -243,6 +314,7 @@ def job_figures(
         servers=local.get("servers"),
         running_seconds=lasting["running_seconds"],
         errors=errors_of(found),
+        measured=measured_of(slots, found),
         lag=lag,
         items=[0 if each is None else each.items for each in found],
         recruits=[0 if each is None else each.recruited for each in found],
@@ -250,9 +322,34 @@ def job_figures(
             0 if each is None else sum(getattr(each, outcome) for outcome in PERFORMED)
             for each in found
         ],
+        stuck=stuck,
+        unreached=unreached,
+        seen_ago=seen_ago,
+        offered=_offered(found, slots),
     )
     figures.problems.extend(_problems(figures, slots, verdict))
     return figures
+
+
+def _seen_ago(lag: Sequence[float | None], backlogs: Sequence[int | None]) -> float | None:
+    """Return how old the newest report of garbage is, in seconds; 0.0: it is of now."""
+    for back, seen in enumerate(zip(reversed(lag), reversed(backlogs), strict=True)):
+        if seen != (None, None):
+            return 0.0 if back < NEWEST else float(back * MINUTE)
+    return None
+
+
+def _offered(found: Sequence[Any], slots: Sequence[Any]) -> int | None:
+    """Return how many of the callers enlisted where the job is installed, None: unknown.
+
+    The reports of it come once a minute, so it is the share that they show of all callers.
+    """
+    of_all: int = sum(slot.offered for slot in slots if slot is not None)
+    if not of_all:
+        return None
+    known: int = sum(each.offered or 0 for each in found if each is not None)
+    enlisted: int = sum(slot.enlisted for slot in slots if slot is not None)
+    return round(enlisted * min(1.0, known / of_all))
 
 
 def verdict_of(
@@ -339,6 +436,20 @@ def errors_of(found: Sequence[Any]) -> list[ErrorFigures]:
     return sorted(listed, key=lambda each: (-(each.at or 0.0), each.name))
 
 
+def measured_of(slots: Sequence[Any], found: Sequence[Any]) -> list[MeasuredFigure]:
+    """Return the figures of a job's own, by name.
+
+    Arguments: slots: minutes, some None; found: the job's figures in each, some None.
+    """
+    figures: dict[str, MeasuredFigure] = {}
+    for slot, minute in zip(slots, found, strict=True):
+        for name, value in (minute.measured if minute is not None else {}).items():
+            before = figures.get(name)
+            highest = value if before is None else max(value, before.highest)
+            figures[name] = MeasuredFigure(name, value, slot.minute, highest)
+    return [figures[name] for name in sorted(figures)]
+
+
 def enough_rate(
     found: Sequence[Any], slots: Sequence[Any], covered: float, lag: float | None
 ) -> float | None:
@@ -347,9 +458,9 @@ def enough_rate(
     Arguments: found: the job's figures by minute, some None; slots: the minutes themselves;
     covered: the seconds that the recent ones cover; lag: its lag target.
     """
-    recent = [each for each in found[-RECENT:] if each is not None]
+    recent = [each for each in found[recent_of(slots)] if each is not None]
     items, worked = sum(each.items for each in recent), sum(each.worked for each in recent)
-    enlisted = sum(slot.enlisted for slot in slots[-RECENT:] if slot is not None)
+    enlisted = sum(slot.enlisted for slot in slots[recent_of(slots)] if slot is not None)
     if not items or not worked or not enlisted:
         return None
     ages = [
@@ -372,7 +483,10 @@ def enough_rate(
 
 def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[str]:
     problems = []
-    if job.running_seconds is not None and job.running_seconds >= STUCK_SECONDS:
+    if job.stuck:
+        more = f"; and {len(job.stuck) - 1} more slices of it" if len(job.stuck) > 1 else ""
+        problems.append(f"{job.stuck[0].sentence()}{more}")
+    elif job.running_seconds is not None and is_stuck(job.running_seconds, None):
         problems.append(
             f"a slice has been running for {roughly(job.running_seconds)}: nothing else runs"
             " in its process"
@@ -393,7 +507,10 @@ def _doings(job: JobFigures, verdict: Verdict) -> list[str]:
         problems.append(f"does not keep up: {job.why}{_advice(job)}")
     elif verdict.is_old:
         problems.append(job.why)
-    if job.unreached_seconds is not None and job.unreached_seconds >= UNREACHED_SECONDS:
+    if job.unreached:
+        # The fleet's figures say it, once for all jobs of the server.
+        pass
+    elif job.unreached_seconds is not None and job.unreached_seconds >= UNREACHED_SECONDS:
         problems.append(
             f"{server_of(job.servers)} has not been reached for {roughly(job.unreached_seconds)}:"
             " its breaker stays open"
@@ -487,6 +604,10 @@ class OwnMinutes:
         job.dry_run = bool(figures.get("dry_run"))
         job.running_seconds = figures.get("running_seconds")
         job.unreached_seconds = figures.get("breaker_seconds")
+        for what, each in figures.get("measured", {}).items():
+            # One of an earlier minute stands there.
+            if each["seconds_ago"] <= self._now() % MINUTE:
+                job.measured[what] = max(each["value"], job.measured.get(what, each["value"]))
         earlier_errors = {} if earlier is None else earlier.get("errors", {})
         for name, raised in figures.get("errors", {}).items() if earlier is not None else ():
             before = earlier_errors.get(name, {"count": 0})

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from workstealing.dashboard.event_log import event_marks, event_rows, newest_of
 from workstealing.dashboard.figures import (
     MINUTE,
     OLD_SECONDS,
     ErrorFigures,
     JobFigures,
+    MeasuredFigure,
     job_figures,
 )
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
@@ -157,17 +159,20 @@ def page(
         "role": role,
         "at": _time(snapshot.at),
         "source": _source(snapshot),
+        "old": snapshot.old_seconds is not None,
+        "light": _light(snapshot, dead),
         "alarms": _alarms(snapshot, jobs, dead),
         "alarm_count": _alarm_count(snapshot, dead),
         "fine": _fine(snapshot),
         "tiles": _tiles(snapshot),
-        "jobs": [_job(job, snapshot.at) for job in shown_jobs],
+        "jobs": [_job(job, snapshot.at, _newest(job, snapshot)) for job in shown_jobs],
         "jobs_pager": jobs_pager.plain(),
         "structures": [_structure(each) for each in shown_structures],
         "structures_pager": structures_pager.plain(),
         "dead": _dead(snapshot, dead, selection),
         "caches": _caches(snapshot),
         "processes": _processes(snapshot),
+        "events": event_rows(snapshot.events, snapshot.at),
         "charts": _charts(snapshot),
     }
 
@@ -177,22 +182,34 @@ def _worst_first(job: JobFigures) -> tuple[Any, ...]:
 
 
 def _alarms(snapshot: Snapshot, jobs: list[JobFigures], dead: list[StructureFigures]) -> list[str]:
-    alarms = [visible(trouble) for trouble in snapshot.troubles]
+    alarms = [visible(each, LONGEST_PROBLEM) for each in (*snapshot.warnings, *snapshot.troubles)]
     alarms += [
         f"{visible(job.name)}: {visible('; '.join(job.problems), LONGEST_PROBLEM)}"
+        f"{_behind(_newest(job, snapshot))}"
         for job in jobs[:MOST_ALARMS]
         if job.problems
     ]
-    alarms += [visible(each.trouble) for each in snapshot.structures if each.trouble]
+    # One sentence about its server stands for all structures that it does not answer for.
+    alarms += [
+        visible(each.trouble) for each in snapshot.structures if each.trouble and not each.away
+    ]
     alarms += [_dead_alarm(each) for each in dead]
     more = _alarm_count(snapshot, dead) - MOST_ALARMS
     return alarms[:MOST_ALARMS] + ([f"and {more:,} more"] if more > 0 else [])
 
 
+def _newest(job: JobFigures, snapshot: Snapshot) -> str:
+    return newest_of(job.name, snapshot.events, snapshot.at)
+
+
+def _behind(newest: str) -> str:
+    return f" ({visible(newest, LONGEST_PROBLEM)})" if newest else ""
+
+
 def _alarm_count(snapshot: Snapshot, dead: list[StructureFigures]) -> int:
     bad = sum(1 for job in snapshot.jobs if job.problems)
-    troubles = sum(1 for each in snapshot.structures if each.trouble)
-    return len(snapshot.troubles) + bad + troubles + len(dead)
+    troubles = sum(1 for each in snapshot.structures if each.trouble and not each.away)
+    return len(snapshot.warnings) + len(snapshot.troubles) + bad + troubles + len(dead)
 
 
 def _dead_alarm(figures: StructureFigures) -> str:
@@ -246,12 +263,28 @@ def _time(epoch: float | None, form: str = "%H:%M:%S UTC") -> str:
 def _source(snapshot: Snapshot) -> str:
     if not snapshot.is_fleet:
         return "this process only: no ledger"
+    if snapshot.old_seconds is not None:
+        return (
+            f"last report {duration(round(snapshot.old_seconds))} ago, at {_time(snapshot.heard)}"
+        )
     count = snapshot.processes
-    return f"fleet of {count} process{'' if count == 1 else 'es'}"
+    silent = len(snapshot.state.silent)
+    more = f", {silent:,} silent" if silent else ""
+    return f"fleet of {count:,} process{'' if count == 1 else 'es'}{more}"
+
+
+def _light(snapshot: Snapshot, dead: list[StructureFigures]) -> str:
+    """Return the colour of the page's dot: green only if somebody knows that all is well."""
+    if _alarm_count(snapshot, dead):
+        return "bad"
+    known = snapshot.jobs and all(job.keeps_up is not None for job in snapshot.jobs)
+    return "good" if known and snapshot.old_seconds is None else "dim"
 
 
 def _fine(snapshot: Snapshot) -> str:
     unknown = sum(1 for job in snapshot.jobs if job.keeps_up is None)
+    if snapshot.old_seconds is not None:
+        return f"These figures are of {_time(snapshot.heard)}: nobody knows how it is now."
     if not snapshot.jobs:
         return "Nothing is known to be wrong: no job is known."
     if unknown:
@@ -277,9 +310,10 @@ def _tiles(snapshot: Snapshot) -> list[dict[str, Any]]:
     recruits = sum(job.recruited_per_minute for job in snapshot.jobs)
     # The items of a dry run are only counted.
     collected = sum(job.items_per_second for job in snapshot.jobs if not job.dry_run)
+    moment = "now" if snapshot.old_seconds is None else f"at {_time(snapshot.heard)}"
     return [
         _tile("Jobs behind", number(behind), f"of {len(snapshot.jobs)}", bad=behind > 0),
-        _tile("Oldest garbage", duration(max(ages, default=None)), "now", bad=behind > 0),
+        _tile("Oldest garbage", duration(max(ages, default=None)), moment, bad=behind > 0),
         _tile("Backlog", number(sum(backlog) if backlog else None), "items"),
         _tile("Traffic", number(snapshot.enlisted_per_second), "enlisted/s"),
         _tile("Recruits", number(recruits), "a minute"),
@@ -292,7 +326,7 @@ def _tile(label: str, value: str, unit: str, *, bad: bool = False) -> dict[str, 
     return {"label": label, "value": value, "unit": unit, "bad": bad}
 
 
-def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
+def _job(job: JobFigures, now: float = 0.0, newest: str = "") -> dict[str, Any]:
     worst = max((age for age in job.lag if age is not None), default=None)
     keeps = {True: ("yes", "good"), False: ("NO", "bad"), None: ("unknown", "dim")}[job.keeps_up]
     rate = rate_text(job.rate)
@@ -317,6 +351,8 @@ def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
         "problem": visible("; ".join(job.problems), LONGEST_PROBLEM),
         "note": visible(job.why, 200) if job.keeps_up is None else "",
         "errors": [_error(each, now) for each in job.errors[:MOST_ERRORS]],
+        "measured": [_measured(each, now) for each in job.measured],
+        "newest": visible(newest, LONGEST_PROBLEM),
         "badges": badges,
         "paused": job.fleet_paused,
         "here": job.is_here,
@@ -324,9 +360,9 @@ def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
         "rate": "" if job.rate is None else rate_text(job.fleet_rate or job.rate),
         "cells": [
             _cell(*keeps),
-            _cell(duration(job.oldest_seconds), lag_kind),
+            _seen(duration(job.oldest_seconds), job, lag_kind),
             _cell(duration(worst)),
-            _cell(number(job.backlog) + (f" {job.unit}" if job.backlog and job.unit else "")),
+            _seen(number(job.backlog) + (f" {job.unit}" if job.backlog and job.unit else ""), job),
             _cell(number(job.items_per_second)),
             _cell(number(job.recruited_per_minute)),
             _cell(rate),
@@ -334,6 +370,22 @@ def _job(job: JobFigures, now: float = 0.0) -> dict[str, Any]:
         ],
         "outcomes": _outcomes(job.outcomes),
     }
+
+
+def _measured(figure: MeasuredFigure, now: float) -> str:
+    since = duration(max(0.0, now - figure.at))
+    most = number(figure.highest)
+    return (
+        f"{visible(figure.name, 60)} {number(figure.value)} in a slice of the minute from {since}"
+        f" ago on, at most {most} in the last hour"
+    )
+
+
+def _seen(text: str, job: JobFigures, kind: str = "") -> dict[str, str]:
+    """Return a cell for garbage as it was last seen; a figure of long ago is grey and says so."""
+    if text == _UNKNOWN or not job.seen_ago:
+        return _cell(text, kind)
+    return _cell(f"{text} ({duration(job.seen_ago)} ago)", "old")
 
 
 def _error(error: ErrorFigures, now: float) -> str:
@@ -381,6 +433,8 @@ def _processes(snapshot: Snapshot) -> dict[str, Any]:
     reported = snapshot.reported
     hosts, versions = ({getattr(each, of) for each in reported} for of in ("host", "version"))
     mixed = f", {len(versions)} versions of this package" if len(versions) > 1 else ""
+    silent = len(snapshot.state.silent)
+    mixed += f", {silent:,} of them silent" if silent else ""
     count = f"{len(reported):,} process{'' if len(reported) == 1 else 'es'}"
     more = f"; {MOST_PROCESSES} of them shown" if len(reported) > MOST_PROCESSES else ""
     return {
@@ -392,6 +446,9 @@ def _processes(snapshot: Snapshot) -> dict[str, Any]:
                 "pid": str(each.pid),
                 "version": visible(each.version, 40),
                 "since": _time(each.started, "%Y-%m-%d %H:%M UTC"),
+                "last": _UNKNOWN
+                if each.reported is None
+                else f"{duration(round(max(0.0, snapshot.at - each.reported)))} ago",
             }
             for each in reported[:MOST_PROCESSES]
         ],
@@ -526,7 +583,7 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
     charted = sorted(snapshot.jobs, key=lambda job: (-age(job), job.name))[:CHARTED]
     charted.sort(key=lambda job: job.name)
     left_out = len(snapshot.jobs) - len(charted)
-    spans = [max(1.0, min(MINUTE, snapshot.at - time)) for time in snapshot.times]
+    spans = snapshot.spans or [max(1.0, min(MINUTE, snapshot.at - time)) for time in snapshot.times]
     return {
         "note": f"{CHARTED} of {len(snapshot.jobs)} jobs" if left_out else "",
         "times": snapshot.times,
@@ -546,6 +603,7 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
             for job in charted
         ],
         "traffic": _rounded(snapshot.traffic),
+        "marks": event_marks(snapshot.events, snapshot.times),
     }
 
 

@@ -15,18 +15,27 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.dashboard.figures import (
-    MINUTE,
-    RECENT,
     JobFigures,
     covered_seconds,
     is_written,
     job_figures,
     ledger_name,
+    recent_of,
+    span_seconds,
     window,
+)
+from workstealing.dashboard.fleet_state import (
+    FleetState,
+    fleet_state,
+    merged,
+    time_of_day,
 )
 from workstealing.dashboard.safe_text import LONGEST_SHOWN, item_key, payload_text, visible, weight
 from workstealing.dashboard.watched import SetsAside, Watched
+from workstealing.errors import is_connection_fault
+from workstealing.metrics.events import FleetEvent
 from workstealing.metrics.minutes import CacheMinute, Process, total_of_caches
+from workstealing.recruiting.health import roughly
 from workstealing.recruiting.job import Backlog
 
 logger = logging.getLogger("workstealing")
@@ -130,7 +139,8 @@ class StructureFigures:
     """The figures of one structure, as a page shows them.
 
     Fields: watched; size; due; dead_size; dead: some dead items, the longest dead first; trouble:
-    the name of the error that kept a question from being answered. An unknown field is None.
+    the name of the error that kept a question from being answered; away: the same, if its server
+    did not answer at all. An unknown field is None.
     """
 
     watched: Watched
@@ -139,6 +149,7 @@ class StructureFigures:
     dead_size: int | None
     dead: list[ListedItem]
     trouble: str | None
+    away: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +162,11 @@ class Snapshot:
     minute that nobody wrote; enlisted_per_second: now; jobs; structures; troubles: the questions
     that were not answered; reported: the processes that have reported recently, with host and
     version; enlisted: in each minute, None as in traffic; caches: by name, those that were called
-    in the last hour.
+    in the last hour; state: of the fleet's processes; warnings: sentences about the whole: servers
+    out of reach with their jobs, a fleet that has fallen silent, reports that are refused; heard:
+    the time that the fleet's figures are of, None: unknown; old_seconds: how old they are, None:
+    they are of now; fault: the error that keeps the ledger from answering, None: it answers; spans:
+    the seconds that the counts of each minute are of; events: of the fleet, the newest first.
     """
 
     at: float
@@ -166,6 +181,13 @@ class Snapshot:
     reported: list[Process] = field(default_factory=list)
     enlisted: list[int | None] = field(default_factory=list)
     caches: dict[str, CacheMinute] = field(default_factory=dict)
+    state: FleetState = field(default_factory=FleetState)
+    warnings: list[str] = field(default_factory=list)
+    heard: float | None = None
+    old_seconds: float | None = None
+    fault: str | None = None
+    spans: list[float] = field(default_factory=list)
+    events: list[FleetEvent] = field(default_factory=list)
 
 
 class Cached:
@@ -218,8 +240,14 @@ class Queries:
 
     Arguments: stats: as `Recruiter.stats`; minutes: returns the ledger's last minutes; own_minutes:
     turns stats into this process's minutes, for want of a ledger; settings: returns the fleet's
-    setting of each job; watched: returns the structures; processes: returns the ledger's processes;
-    clock: for the remembered answers; now: the time of day in seconds since the epoch.
+    setting of each job; watched: returns the structures; processes: returns the ledger's processes,
+    None: they are unknown; server_now: returns the time of the ledger's server, None: its clock is
+    this machine's; where: the address of the ledger's server; refusal: returns a sentence if the
+    ledger refuses reports, asked about a fleet that is silent; own_refusals: returns a sentence for
+    each ledger that refuses this process's reports; events: returns the fleet's, the newest first;
+    describe: returns a fault of the ledger's
+    server in words, by default its class alone, because a text may name a user; clock: for the
+    remembered answers; now: the time of day in seconds since the epoch.
     """
 
     def __init__(
@@ -230,13 +258,23 @@ class Queries:
         settings: Callable[[], Mapping[str, Any]],
         watched: Callable[[], Iterable[Watched]],
         *,
-        processes: Callable[[], list[Process]] = list,
+        processes: Callable[[], list[Process]] | None = None,
+        server_now: Callable[[], float] | None = None,
+        where: str | None = None,
+        refusal: Callable[[], str | None] = lambda: None,
+        own_refusals: Callable[[], list[str]] = list,
+        events: Callable[[], list[FleetEvent]] = list,
+        describe: Callable[[Exception], str] = lambda error: type(error).__name__,
         clock: Clock = SYSTEM_CLOCK,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._stats, self._minutes, self._own_minutes = stats, minutes, own_minutes
         self._settings, self._watched, self._now = settings, watched, now
-        self._processes = processes
+        self._processes, self._server_now = processes, server_now
+        self._where, self._refusal, self._own_refusals = where, refusal, own_refusals
+        self._events, self._describe = events, describe
+        # The last answers of the ledger: they are shown as old while it does not answer.
+        self._told: _Told | None = None
         self._structures = Cached(self._ask_structures, STRUCTURES_SECONDS, clock)
         self._snapshot = Cached(self._ask, FIGURES_SECONDS, clock)
 
@@ -258,54 +296,208 @@ class Queries:
         troubles: list[str] = []
         stats = self._stats()
         own = self._own_minutes(stats)
-        minutes = _answer(self._minutes, [], "the ledger", troubles)
-        settings = _answer(self._settings, {}, "the fleet's settings", troubles)
-        reported = _answer(self._processes, [], "the fleet's processes", troubles)
-        is_fleet = any(map(is_written, minutes))
-        now = self._now()
-        times, slots = window(minutes if is_fleet else own, now)
+        told = self._ask_ledger(troubles)
+        is_fleet = any(map(is_written, told.minutes))
+        now = told.now if is_fleet else self._now()
+        times, slots = window(told.minutes if is_fleet else own, now)
         covered = covered_seconds(slots, times, now)
-        names = {ledger_name(name): name for name in (*settings, *stats["jobs"])}
+        state = fleet_state(told.processes or (), now)
+        names = {ledger_name(name): name for name in (*told.settings, *stats["jobs"])}
         for slot in slots:
             if slot is not None:
                 names = {**dict(zip(slot.jobs, slot.jobs, strict=True)), **names}
         structures = self._structures.get()
         due = {each.watched.job: each.due for each in structures if each.due is not None}
+        away: dict[str | None, dict[str, float]] = {}
+        for each in structures:
+            if each.away is not None and each.watched.server is not None:
+                away.setdefault(each.watched.job, {})[each.watched.server] = 0.0
         local = stats["jobs"]
         jobs = [
             job_figures(
-                name, slots, covered, local.get(name), settings.get(name), due=due.get(name)
+                name,
+                slots,
+                covered,
+                local.get(name),
+                told.settings.get(name),
+                due=due.get(name),
+                state=state,
+                away=away.get(name),
             )
             for name in names.values()
         ]
-        recent = [slot for slot in slots[-RECENT:] if slot is not None]
+        recent = [slot for slot in slots[recent_of(slots)] if slot is not None]
         newest = next((slot for slot in reversed(slots[-2:]) if slot is not None), None)
+        spans = [span_seconds(slots, times, now, number) for number in range(len(slots))]
+        # The present minute is not over, and has a part of the reports only.
+        shown = [*slots[:-1], None] if recent_of(slots).stop == -1 else slots
+        heard = _heard(state, told) if is_fleet else None
+        old = None if heard is None else self._old_seconds(state, told, heard)
         return Snapshot(
             at=now,
             is_fleet=is_fleet,
-            processes=newest.processes if newest is not None else 0,
+            processes=(newest.processes if newest is not None else 0)
+            if told.processes is None
+            else len(state.present),
             times=times,
-            # The present minute is not over.
             traffic=[
-                None if slot is None else slot.enlisted / max(1.0, min(MINUTE, now - time))
-                for time, slot in zip(times, slots, strict=True)
+                None if slot is None else slot.enlisted / span
+                for slot, span in zip(shown, spans, strict=True)
             ],
             enlisted=[None if slot is None else slot.enlisted for slot in slots],
             enlisted_per_second=sum(slot.enlisted for slot in recent) / covered,
             jobs=jobs,
             structures=structures,
             troubles=troubles,
-            reported=reported,
+            reported=[*state.present, *state.silent],
             caches=total_of_caches([slot for slot in slots if slot is not None]),
+            state=state,
+            warnings=self._warnings(state, told, structures, old),
+            heard=heard,
+            old_seconds=old,
+            fault=told.fault,
+            spans=spans,
+            events=told.events,
         )
+
+    def _ask_ledger(self, troubles: list[str]) -> _Told:
+        """Ask the ledger; of a part that does not answer, return the last answer."""
+        began, before = self._now(), self._told
+        faults: list[Exception] = []
+        said: list[str] = []
+
+        def answer(ask: Callable[[], Any], otherwise: Any, what: str) -> Any:
+            try:
+                return ask()
+            except Exception as error:  # noqa: BLE001 - whatever a server says
+                faults.append(error)
+                return _answer(_raising(error), otherwise, what, said)
+
+        unknown = _Told(began, began) if before is None else before
+        minutes = answer(self._minutes, unknown.minutes, "the ledger")
+        settings = answer(self._settings, unknown.settings, "the fleet's settings")
+        processes = None
+        if self._processes is not None:
+            processes = answer(self._processes, unknown.processes, "the fleet's processes")
+        # Without them the figures are whole all the same.
+        events = _answer(self._events, unknown.events, "the fleet's events", said)
+        # Only a ledger that somebody writes has a time of its own.
+        server_now = began
+        if self._server_now is not None and (processes or any(map(is_written, minutes))):
+            at = answer(self._server_now, None, "the ledger's time")
+            server_now = began + unknown.ahead if at is None else at
+        fault = next(iter(faults), None)
+        told = _Told(
+            server_now,
+            unknown.answered if fault is not None else server_now,
+            minutes,
+            settings,
+            processes,
+            events,
+            server_now - began,
+            None if fault is None else self._describe(fault),
+            fault is not None and is_connection_fault(fault),
+        )
+        if fault is None:
+            self._told = told
+        if not (told.is_away and self._where is not None):
+            # Otherwise one sentence about the server says it.
+            troubles += said
+        return told
+
+    def _old_seconds(self, state: FleetState, told: _Told, heard: float) -> float | None:
+        """Return how old the fleet's figures are, None: they are of now."""
+        is_silent = told.processes is not None and not state.present
+        return max(0.0, told.now - heard) if is_silent or told.fault is not None else None
+
+    def _warnings(
+        self,
+        state: FleetState,
+        told: _Told,
+        structures: list[StructureFigures],
+        old: float | None,
+    ) -> list[str]:
+        """Return sentences about the whole, one for each cause."""
+        here: dict[str, tuple[str, list[str]]] = {}
+        if told.is_away and told.fault is not None and self._where is not None:
+            here[self._where] = (told.fault, ["the ledger"])
+        for each in structures:
+            if each.away is not None and each.watched.server is not None:
+                _, parts = here.setdefault(each.watched.server, (each.away, []))
+                part = each.watched.job or each.watched.name
+                if part not in parts:
+                    parts.append(part)
+        said = list(merged(state.away, here))
+        said += [state.lost] if state.lost is not None else []
+        if told.fault is None and old is not None and state.silent and state.reported is not None:
+            count = len(state.silent)
+            them = "its last process has" if count == 1 else f"all {count} processes have"
+            why = _answer(self._refusal, None, "the ledger's memory", [])
+            said.append(
+                f"the fleet is silent: {them} not reported for {roughly(old)}, since"
+                f" {time_of_day(state.reported)}{_reason(why)}"
+            )
+        if told.fault is None:
+            said += self._own_refusals()
+        return said
 
     def _ask_structures(self) -> list[StructureFigures]:
         found: list[StructureFigures] = []
         left = MOST_DEAD
+        # A server that does not answer is asked once, and not for each of its structures.
+        away: dict[str, str] = {}
         for each in self._watched():
+            if (said := away.get(each.server or "")) is not None:
+                trouble = f"the {each.kind} {each.name!r} could not be asked: {said}"
+                found.append(StructureFigures(each, None, None, None, [], trouble, said))
+                continue
             found.append(structure_figures(each, max(_FEWEST_DEAD, left)))
             left -= len(found[-1].dead)
+            if found[-1].away is not None and each.server is not None:
+                away[each.server] = found[-1].away
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The ledger's answers.
+
+    Fields: now: the time of its server; answered: the time of its last whole answer; minutes,
+    settings and processes, None: unknown; events; ahead: of its server's clock before this
+    machine's, in seconds; fault: the error that kept it from answering now, in words; is_away:
+    whether its server did not answer at all.
+    """
+
+    now: float
+    answered: float
+    minutes: list[Any] = field(default_factory=list)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    processes: list[Process] | None = None
+    events: list[FleetEvent] = field(default_factory=list)
+    ahead: float = 0.0
+    fault: str | None = None
+    is_away: bool = False
+
+
+def _heard(state: FleetState, told: _Told) -> float:
+    """Return the time that the fleet's figures are of."""
+    if state.reported is not None:
+        return state.reported
+    written = [each.minute for each in told.minutes if is_written(each)]
+    return min(told.answered, max(written) + 60.0) if written else told.answered
+
+
+def _reason(why: str | None) -> str:
+    if why is not None:
+        return f": {why}"
+    return ". They have been killed, have no way to the server, or are refused: their logs say it"
+
+
+def _raising(error: Exception) -> Callable[[], Any]:
+    def ask() -> Any:
+        raise error
+
+    return ask
 
 
 def structure_figures(watched: Watched, most_dead: int = MOST_LISTED) -> StructureFigures:
@@ -314,17 +506,38 @@ def structure_figures(watched: Watched, most_dead: int = MOST_LISTED) -> Structu
     Arguments: watched; most_dead: how many dead items are listed at most.
     """
     troubles: list[str] = []
+    faults: list[str] = []
     what = f"the {watched.kind} {watched.name!r}"
-    size = _answer(_checked(watched.size, _count), None, what, troubles)
-    due = _answer(_checked(watched.due, _due), None, what, troubles) if not troubles else None
-    ask = _checked(watched.dead_size, _count)
+
+    def noting(ask: Callable[[], Any] | None) -> Callable[[], Any] | None:
+        return None if ask is None else lambda: _noted(ask, faults)
+
+    size = _answer(noting(_checked(watched.size, _count)), None, what, troubles)
+    due = None
+    if not troubles:
+        due = _answer(noting(_checked(watched.due, _due)), None, what, troubles)
+    ask = noting(_checked(watched.dead_size, _count))
     dead_size = _answer(ask, None, what, troubles) if not troubles else None
     dead: list[ListedItem] = []
     if watched.dead is not None and not troubles and (dead_size or watched.dead_size is None):
-        dead = _answer(lambda: list_dead(watched, min(MOST_LISTED, most_dead)), [], what, troubles)
-    halt = _answer(_checked(watched.halt, _text), None, what, troubles) if not troubles else None
+        ask = noting(lambda: list_dead(watched, min(MOST_LISTED, most_dead)))
+        dead = _answer(ask, [], what, troubles)
+    halt = None
+    if not troubles:
+        halt = _answer(noting(_checked(watched.halt, _text)), None, what, troubles)
     trouble = troubles[0] if troubles else halt
-    return StructureFigures(watched, size, due, dead_size, dead, trouble)
+    away = faults[0] if faults and watched.server is not None else None
+    return StructureFigures(watched, size, due, dead_size, dead, trouble, away)
+
+
+def _noted(ask: Callable[[], Any], faults: list[str]) -> Any:
+    """Return the answer, and note a server that does not answer at all."""
+    try:
+        return ask()
+    except Exception as error:
+        if is_connection_fault(error):
+            faults.append(type(error).__name__)
+        raise
 
 
 def _checked(

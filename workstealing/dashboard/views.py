@@ -28,6 +28,7 @@ from workstealing.dashboard.presenting import (
     selection_of,
 )
 from workstealing.dashboard.queries import Queries
+from workstealing.dashboard.refusals import own_refusals, refusal_of, server_of_client
 from workstealing.dashboard.security import (
     HEADERS,
     SESSION_SECONDS,
@@ -41,7 +42,8 @@ from workstealing.dashboard.security import (
 from workstealing.dashboard.steering import FleetSettings, steer_dead, steer_job
 from workstealing.dashboard.watched import short_id, watch_all
 from workstealing.errors import ConfigurationError, MissingExtraError, RefusedError
-from workstealing.metrics.ledger import processes, read
+from workstealing.metrics.events import read_events
+from workstealing.metrics.ledger import Ledger, processes, read, server_time
 from workstealing.metrics.minutes import checked_ledger_name
 from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.recruiting import Recruiter
@@ -122,7 +124,7 @@ def create_dashboard(
     *,
     token: str | None = None,
     view_token: str | None = None,
-    name: str = "default",
+    name: str | None = None,
     structures: Iterable[Any] = (),
     streams: Streams | None = None,
     survey: str | Path | None = None,
@@ -131,10 +133,10 @@ def create_dashboard(
 
     Arguments: recruiter: its jobs are shown, and run; client: a blocking client of redis-py, for
     the ledger and the fleet's settings; token: the admin's, which allows steering; view_token:
-    allows looking; name: of the ledger; structures: shown beside those of the recruiter's jobs, see
-    `workstealing.dashboard.Watched`; streams: how often and how long pages are kept up to date;
-    survey: the file into which `workstealing survey --json` was printed last, shown on a page of
-    its own.
+    allows looking; name: of the ledger, None: that of the recruiter's own one, else "default";
+    structures: shown beside those of the recruiter's jobs, see `workstealing.dashboard.Watched`;
+    streams: how often and how long pages are kept up to date; survey: the file into which
+    `workstealing survey --json` was printed last, shown on a page of its own.
     Without a token only clients on this machine are answered, and may only look. Raises:
     ConfigurationError. No round trip.
     """
@@ -142,11 +144,11 @@ def create_dashboard(
         raise ConfigurationError(
             f"the dashboard shows a Recruiter, not a {type(recruiter).__name__}"
         )
-    name = checked_ledger_name(name)
+    name = _own_ledger(recruiter) if name is None else checked_ledger_name(name)
     guard = Guard(token, view_token)
     things = list(structures)
     watch_all(things, ())
-    fleet = SharedSettings(client, name)
+    fleet = SharedSettings(client, name, "an admin of the dashboard")
     queries = Queries(
         recruiter.stats,
         lambda: read(client, name),
@@ -154,6 +156,11 @@ def create_dashboard(
         fleet.settings,
         lambda: watch_all(things, recruiter.jobs().values()),
         processes=lambda: processes(client, name),
+        server_now=lambda: server_time(client, name),
+        where=server_of_client(client),
+        refusal=lambda: refusal_of(client),
+        own_refusals=lambda: own_refusals(recruiter),
+        events=lambda: read_events(client, name, most=_EVENTS_READ),
     )
     views = _Views(
         guard=guard,
@@ -166,6 +173,16 @@ def create_dashboard(
         survey=None if survey is None else Path(survey),
     )
     return views.blueprint()
+
+
+def _own_ledger(recruiter: Recruiter) -> str:
+    """Return the name of the recruiter's ledger, "default" without one. Raises: for several."""
+    own = sorted({hook.name for hook in recruiter.hooks() if isinstance(hook, Ledger)})
+    if len(own) > 1 and "default" not in own:
+        raise ConfigurationError(
+            f"the recruiter has several ledgers: give create_dashboard(name=) {', or '.join(own)}"
+        )
+    return own[0] if len(own) == 1 else "default"
 
 
 class _Views:
@@ -450,6 +467,7 @@ def _selection() -> Selection:
 
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+_EVENTS_READ = 200
 _NO_SURVEY = "there is no result of a survey yet: run workstealing survey --json > FILE"
 _FOREIGN = "this form does not come from a page of this session: load the page anew"
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
+from workstealing.recruiting.breakers import server_name
 from workstealing.recruiting.health import Servers
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.structures import DurableKeys, VolatileHashes
@@ -38,8 +39,8 @@ class Watched:
     Fields: name; kind: in a few words; size: returns how many items it holds; due: returns the
     `Backlog` of its job; dead: returns the parts that hold dead items, each a `SetsAside` after its
     name; dead_size: returns how many dead items there are; job: the name of the job that handles
-    the backlog; halt: returns a sentence if a job has paused itself. A field that cannot be told is
-    None.
+    the backlog; halt: returns a sentence if a job has paused itself; server: the address of the
+    server that is asked. A field that cannot be told is None.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Watched:
     dead_size: Callable[[], int] | None = None
     job: str | None = None
     halt: Callable[[], str | None] | None = None
+    server: str | None = None
 
     @property
     def id(self) -> str:
@@ -210,7 +212,17 @@ def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watc
         halt
         if any(type(each).halt_steps is not Structure.halt_steps for each in structures)
         else None,
+        _server(structures),
     )
+
+
+def _server(structures: Sequence[Structure]) -> str | None:
+    """Return the address of the structures' server, None: they have several."""
+    try:
+        names = {server_name(each.twin.identity) for each in structures}
+    except Exception:  # noqa: BLE001 - a client of the user's own kind may not tell
+        return None
+    return names.pop() if len(names) == 1 else None
 
 
 def _due(job: Job) -> Callable[[], Backlog | None]:

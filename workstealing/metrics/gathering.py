@@ -1,4 +1,4 @@
-"""The common part of all listeners: bounded names, recruiters' figures, and a sending thread."""
+"""The common part of all listeners: bounded names, gauges, and a sending thread."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import atexit
 import contextlib
 import os
 import queue
+import re
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
 from workstealing.clock import Clock, Duration, seconds_of
 from workstealing.recruiting.breakers import SERVER_BREAKERS
+from workstealing.recruiting.cache_figures import LISTENERS
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.health import ERRORS_NAMED, OTHER_ERRORS, error_name
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.recruiter import Recruiter
 
-if TYPE_CHECKING:
-    from workstealing.recruiting.recruiter import Recruiter
-
 JOBS_NAMED = 100
 LOOKUPS = {"hits": "hit", "stale": "stale", "misses": "miss"}
 """How the results of looks into caches are called, by their figures."""
 OTHER_JOBS = "_other"
+FIGURES_NAMED = 20
+"""So many measured figures of a job are shown, by the names that came first."""
 _NAME_LENGTH = 200
 
 SLICE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -61,7 +62,7 @@ class JobNames:
 class Recruiters:
     """The recruiters of a hook, held weakly."""
 
-    def __init__(self, names: JobNames) -> None:
+    def __init__(self, names: Callable[[str], str]) -> None:
         self._recruiters: WeakSet[Recruiter] = WeakSet()
         self._names = names
 
@@ -78,6 +79,38 @@ class Recruiters:
                     yield name, cast("Mapping[str, Any]", figures)
 
 
+def gauges_of(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Return a job's gauges by name; one that nobody knows is absent.
+
+    Arguments: figures: the job's, as of `stats()`. A slice that does not run and a server that was
+    reached last have 0.
+    """
+    found = {
+        "rate": float(figures["rate"]),
+        "breaker_open": float(bool(figures.get("breaker_open"))),
+        "paused": float(bool(figures.get("paused"))),
+        "slice_running_seconds": figures.get("running_seconds") or 0.0,
+        "unreached_seconds": figures.get("breaker_seconds") or 0.0,
+    }
+    if figures.get("keeps_up") is not None:
+        found["keeps_up"] = float(figures["keeps_up"])
+    return found
+
+
+class MeasuredNames:
+    """The figures that a job measures: its first twenty by name; the others are not shown."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, set[str]] = {}
+
+    def __call__(self, job: str, what: str) -> bool:
+        """Say whether to show this figure of the job."""
+        known = self._known.setdefault(job, set())
+        if what not in known and len(known) < FIGURES_NAMED:
+            known.add(what)
+        return what in known
+
+
 def unreached_servers(names: JobNames) -> dict[str, float]:
     """Return the servers that this process has not reached lately, and for how many seconds.
 
@@ -88,6 +121,47 @@ def unreached_servers(names: JobNames) -> dict[str, float]:
         name = names(server)
         found[name] = max(seconds, found.get(name, 0.0))
     return found
+
+
+class DeadSizes:
+    """The numbers of dead items of some structures, asked by connections of their own.
+
+    Arguments: structures: of this package, or `workstealing.dashboard.Watched` with a `dead_size`;
+    the first 100 are asked.
+    """
+
+    def __init__(self, structures: Iterable[Any]) -> None:
+        self._structures = [each for each in structures if _may_be_asked(each)][:JOBS_NAMED]
+
+    def ask(self) -> Iterator[tuple[str, str, float | None]]:
+        """Yield name, kind and number of dead items of each structure; None: it did not answer.
+
+        One round trip or a few for each.
+        """
+        for each in self._structures:
+            count: float | None = None
+            # A server that is away, or an error of a user's own structure.
+            with contextlib.suppress(Exception):
+                count = float(_dead_size(each))
+            yield sendable(str(each.name)[:_NAME_LENGTH]), sendable(str(each.kind)), count
+
+
+def _may_be_asked(structure: Any) -> bool:
+    return _is_structure(structure) or structure.dead_size is not None
+
+
+def _is_structure(structure: Any) -> bool:
+    # With it comes redis-py, which a hook without structures does not want.
+    from workstealing.structures.structure import Structure
+
+    return isinstance(structure, Structure)
+
+
+def _dead_size(structure: Any) -> int:
+    if _is_structure(structure):
+        return sum(box.size for box in structure.inspect(structure.dead_steps()))
+    size: int = structure.dead_size()
+    return size
 
 
 class ErrorNames:
@@ -144,7 +218,14 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         self._batch = self._new_batch()
         self._waiting: list[queue.SimpleQueue[bool]] = []
         self._thread: threading.Thread | None = None
+        self._was_sent = False
+        # The time of the first attempt since the last send that was well.
+        self._unsent_since: float | None = None
+        # The end of the last attempt; None while one lasts.
+        self._tried_at: float | None = None
         self._next_send = self._clock.monotonic() + self._interval
+        # The class of the last error since then.
+        self._error: str | None = None
 
     @abstractmethod
     def _new_batch(self) -> Batch:
@@ -158,12 +239,31 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         """Say whether to send at the end of the process; no new receiver is tried then."""
         return False
 
+    def _has_news(self) -> bool:
+        """Say whether there is something to send. The lock is held."""
+        return bool(self._batch)
+
+    def _leave(self) -> None:
+        """Prepare for the last send, because the process or its listening ends."""
+
     def _release(self) -> None:
         """Release the thread's resources; it ends now."""
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Ask this recruiter, too, for its last counts when the process ends."""
         self._recruiters.add(recruiter)
+        LISTENERS.add(self)
+
+    def unsent_seconds(self) -> float | None:
+        """Return for how long the receiver has taken no counts; None: none were sent yet.
+
+        0 if the last send was well. If not, the time from the first failed attempt to the last one,
+        or to this moment while an attempt lasts: a process without callers makes none.
+        """
+        since, tried = self._unsent_since, self._tried_at
+        if since is None:
+            return 0.0 if self._was_sent else None
+        return max(0.0, (self._clock.monotonic() if tried is None else tried) - since)
 
     def flush(self, timeout: Duration = 1.0) -> bool:
         """Send the counts now, and wait for it.
@@ -173,7 +273,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         """
         timeout = seconds_of(timeout, "timeout")
         with self._lock:
-            if self._closed or not self._batch:
+            if self._closed or not self._has_news():
                 return not self._batch
             sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
             self._waiting.append(sent)
@@ -194,10 +294,19 @@ class Gathering(Hooks, ABC, Generic[Batch]):
 
         Arguments: timeout of the flush, in seconds or a timedelta. Raises: as `flush`.
         """
+        self._leave()
         self.flush(timeout)
         with self._lock:
             self._closed = True
             self._wake.put(None)
+
+    def failing(self) -> tuple[str, float] | None:
+        """Return the error of the sends that have failed lately, and for how many seconds they do.
+
+        None: the last one went well, or there was none. No command.
+        """
+        error, seconds = self._error, self.unsent_seconds()
+        return None if error is None or seconds is None else (error, seconds)
 
     def _counted(self) -> None:
         """Wake the thread if the interval is over. The lock is held."""
@@ -208,13 +317,17 @@ class Gathering(Hooks, ABC, Generic[Batch]):
 
     def _rouse(self) -> None:
         """Wake the sending thread, or start it. The lock is held."""
+        self._begin()
+        self._wake.put(None)
+
+    def _begin(self) -> None:
+        """Start the sending thread, unless it is there. The lock is held."""
         if self._thread is None or not self._thread.is_alive():
             # Kept before its start, so an error in between leaves one thread at most.
             self._thread = threading.Thread(
                 target=self._run, name="workstealing-counts", daemon=True
             )
             self._thread.start()
-        self._wake.put(None)
 
     def _rest(self) -> None:
         """Sleep until it is time to send. Runs in the thread alone."""
@@ -234,10 +347,18 @@ class Gathering(Hooks, ABC, Generic[Batch]):
                 if self._closed and not self._waiting:
                     break
             delivered = False
+            # Before the attempt, which may last without end.
+            self._tried_at = None
+            if self._unsent_since is None:
+                self._unsent_since = self._clock.monotonic()
             try:
                 delivered = self._deliver()
             except Exception as error:  # noqa: BLE001 - no caller would hear of it
+                self._error = type(error).__name__
                 self._faults.report(self._receiver, error)
+            if delivered:
+                self._was_sent, self._unsent_since, self._error = True, None, None
+            self._tried_at = self._clock.monotonic()
             with self._lock:
                 waiting, self._waiting = self._waiting, []
             for sent in waiting:
@@ -246,6 +367,22 @@ class Gathering(Hooks, ABC, Generic[Batch]):
 
 
 _alive: weakref.WeakSet[Gathering[Any]] = weakref.WeakSet()
+
+
+def unsent(names: JobNames, teller: Gathering[Any] | None = None) -> dict[str, float]:
+    """Return the receivers of counts, such as a ledger, and for how long each has taken none.
+
+    One that no counts were sent to is absent. Arguments: names: those that are told apart; the
+    others are one; teller: a hook whose own receiver is left out, because it would hear nothing.
+    """
+    found: dict[str, float] = {}
+    for hooks in list(_alive):
+        seconds = hooks.unsent_seconds()
+        if seconds is not None and hooks is not teller and not hooks._closed:  # noqa: SLF001
+            receiver = re.sub(r"[^\w.:-]+", " ", hooks._receiver).strip()  # noqa: SLF001
+            name = names(receiver)
+            found[name] = max(seconds, found.get(name, 0.0))
+    return found
 
 
 def _in_child() -> None:
@@ -263,6 +400,7 @@ def _at_exit() -> None:
         if hooks._has_reached():  # noqa: SLF001
             for recruiter in list(hooks._recruiters):  # noqa: SLF001
                 recruiter.flush()
+            hooks._leave()  # noqa: SLF001
             with contextlib.suppress(RuntimeError):  # no new thread at this late hour
                 hooks.flush(timeout=_EXIT_SECONDS)
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from workstealing import __version__
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
-from workstealing.errors import ConfigurationError, Unanswered, is_connection_fault
+from workstealing.errors import (
+    ConfigurationError,
+    Unanswered,
+    UnknownJobError,
+    is_connection_fault,
+)
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
+from workstealing.metrics.events import EventTeller
 from workstealing.metrics.gathering import (
     ErrorNames,
     Gathering,
@@ -24,6 +31,7 @@ from workstealing.metrics.gathering import (
 )
 from workstealing.metrics.minutes import (
     BACKLOG,
+    COVERED,
     DAY,
     DRY_RUN,
     ENLISTED,
@@ -32,9 +40,11 @@ from workstealing.metrics.minutes import (
     ITEMS,
     LAG,
     LANES,
+    MEASURED,
     MICROSECONDS,
     MINUTE,
     MINUTES_OF_A_DAY,
+    OFFERED,
     OLDEST,
     PROCESSES,
     RATE,
@@ -42,11 +52,14 @@ from workstealing.metrics.minutes import (
     RUNNING,
     SPENT,
     UNREACHED,
+    Away,
     CacheMinute,
     JobError,
     JobMinute,
+    Lost,
     Minute,
     Process,
+    Running,
     cache_field,
     checked_ledger_name,
     day_key,
@@ -62,7 +75,11 @@ from workstealing.metrics.minutes import (
     total,
     total_of_caches,
 )
+from workstealing.metrics.watching import WATCH, RunningSlice, Watcher, running_slice
+from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
+from workstealing.recruiting.enlisting import REPORT_SECONDS
+from workstealing.recruiting.lottery import MOST_MEASURED
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import Budget
@@ -84,6 +101,7 @@ __all__ = [
     "Process",
     "processes",
     "read",
+    "server_time",
     "total",
     "total_of_caches",
 ]
@@ -95,6 +113,15 @@ _SEND_SECONDS = 2.0
 _WAIT_SECONDS = 1.0
 _MINUTES_A_ROUND_TRIP = 180
 _PROCESS_SECONDS = 180
+_ENDED_SECONDS = 1
+_MOST_LOST = 20
+# So much unreported spending, and a second since the last report, make the next one come early.
+_FEWEST_SPENT = 20
+_SPENT_SHARE = 0.05
+_SPENT_SECONDS = 1.0
+QUIET_SECONDS = 30.0
+"""After so many seconds without callers a process reports that it is there."""
+
 _TEXT_LENGTH = 300
 _HOST_LENGTH = 100
 
@@ -102,16 +129,17 @@ Ask = Callable[[], Sequence[Command]]
 Hear = Callable[[Sequence[Any]], None]
 
 
-class Ledger(Gathering["_Unsent"]):
+class Ledger(Gathering["_Unsent"], Watcher):
     """Adds this process's counts to the fleet's: `recruiter.add_hook(Ledger(client))`.
 
     A hook's call only counts, under a lock. After the interval it wakes a daemon thread of this
     process. The thread sends one pipeline: a MULTI of a few commands for each recruited job, with
     the questions of companions (the fleet's settings). It uses a one-attempt connection with short
-    time-outs. Each count arrives at most once. The counts of a bounded number of jobs wait for an
-    unreachable server, and count in the minute of their arrival. If the connection breaks during a
-    send, those counts are lost, because they may have arrived. A dead server costs one line in the
-    log a minute.
+    time-outs. While a slice does not end, another thread sees to it that the fleet hears of it.
+    Each count arrives at most once. The counts of a bounded number of jobs wait for an unreachable
+    server, and count in the minute of their arrival. If the connection breaks during a send, those
+    counts are lost, because they may have arrived. A dead server costs one line in the log a
+    minute.
 
     Arguments: client: any client of redis-py; name: which ledger, 1 to 50 letters, digits, dots,
     dashes or underscores; interval between two sends, and keep, the time to live of a minute's
@@ -145,17 +173,31 @@ class Ledger(Gathering["_Unsent"]):
         self._error_names = ErrorNames()
         self._caches = CacheCounts()
         self._watched = Recruiters(self._names)
-        self._companions: tuple[tuple[Ask, Hear], ...] = ()
+        self.events = EventTeller(name, clock)
+        """What this process tells of itself and its servers; see `workstealing events`."""
+        self._companions: tuple[tuple[Ask, Hear], ...] = ((self.events.ask, self.events.hear),)
         super().__init__(f"the ledger {name!r}", interval, clock)
+        WATCH.add(self)
 
     def _start_from_zero(self) -> None:
+        self.events.begin()
         self._lane = random.randrange(LANES)
         self._process = ""
+        # By job: the names of its own figures.
+        self._measured: dict[str, set[str]] = {}
         # By job: the reason of this process to refuse the fleet's rate.
         self._refused: dict[str, str] = {}
+        self._lost: Lost | None = None
         # The server's clock less the local monotonic one; None: not asked yet.
         self._ahead: float | None = None
         self._reported_minute = 0
+        self._reported_at: float | None = None
+        # Whether to report without a count: a slice does not end, nobody enlists, or the end.
+        self._is_due = self._is_leaving = False
+        # The moment from which on the next report's counts are.
+        self._covered_from: float | None = None
+        # The enlists since the jobs' own figures of them were sent, once a minute.
+        self._offered = 0
         self._highest: dict[tuple[str, str], float] = {}
         self._day = 0
         self._known_spent = 0
@@ -174,13 +216,36 @@ class Ledger(Gathering["_Unsent"]):
     def on_enlisted(self, count: int) -> None:
         """Count callers who enlisted."""
         with self._lock:
+            if self._covered_from is None:
+                # A recruiter reports about once a second.
+                self._covered_from = self._clock.monotonic() - REPORT_SECONDS
             self._batch.counts[ENLISTED] += count
+            self._offered += count
             for cache, grown in self._caches.take().items():
                 name = sendable(cache)
                 for figure in COUNTS:
                     self._batch.counts[cache_field(figure, name)] += int(grown[figure])
                 self._batch.counts[cache_field(MICROSECONDS, name)] += round(1e6 * grown["seconds"])
             self._counted()
+
+    def on_recruited(self, job: str) -> None:  # noqa: ARG002 - the outcome counts
+        """Let the watch begin before the slice, which may hold the only thread that enlists."""
+        WATCH.begin()
+
+    def on_beat(self, running: RunningSlice | None) -> None:
+        """Report a slice that does not end, or that this process is there without callers."""
+        with self._lock:
+            if self._closed or not self._recruiters:
+                return
+            quiet = self._reported_at is not None and (
+                self._clock.monotonic() - self._reported_at >= self._every()
+            )
+            if running is not None or quiet:
+                self._is_due = True
+                self._rouse()
+
+    def _every(self) -> float:
+        return max(self._interval, QUIET_SECONDS)
 
     def on_outcome(
         self,
@@ -213,6 +278,20 @@ class Ledger(Gathering["_Unsent"]):
                     self._batch.highest[figure, job] = max(highest, float(value))
             self._counted()
 
+    def on_measured(self, job: str, what: str, value: float) -> None:
+        """Note the highest value of a figure of the job's own; the first few names of a job's."""
+        with self._lock:
+            job = self._names(job)
+            known = self._measured.setdefault(job, set())
+            if what not in known and len(known) >= MOST_MEASURED:
+                return
+            known.add(what)
+            # A colon would end the figure's part of the field's name.
+            figure = f"{MEASURED}.{sendable(what).replace(':', '.')}"
+            highest = self._batch.highest.get((figure, job), value)
+            self._batch.highest[figure, job] = max(highest, value)
+            self._counted()
+
     # ---- questions of others ---------------------------------------------------------------------
 
     def spend(self, operations: int) -> None:
@@ -220,6 +299,12 @@ class Ledger(Gathering["_Unsent"]):
         with self._lock:
             # They are sent with the outcome of the slice, which counts next.
             self._batch.spent += operations
+            now = self._clock.monotonic()
+            if self._batch.spent >= max(_FEWEST_SPENT, _SPENT_SHARE * self._known_spent) and (
+                self._reported_at is None or now - self._reported_at >= _SPENT_SECONDS
+            ):
+                # The fewer the others do not know of, the less they all spend beyond a cap.
+                self._next_send = min(self._next_send, now)
 
     def spent_today(self) -> int:
         """Return the known operations of the whole fleet on this day.
@@ -261,6 +346,20 @@ class Ledger(Gathering["_Unsent"]):
         refused = {job: why for job, why in self._refused.items() if job not in jobs}
         self._refused = {**refused, **reasons}
 
+    def lose(self, settings: Mapping[str, str]) -> None:
+        """Report the fleet's settings that have vanished, from now on; none ends the report.
+
+        Arguments: settings, by job, in words. No round trip.
+        """
+        if not settings:
+            self._lost = None
+        elif self._lost is None:
+            few = list(settings.items())[:_MOST_LOST]
+            self._lost = Lost(
+                round(self._now(), 3),
+                {sendable(job)[:_HOST_LENGTH]: words[:_HOST_LENGTH] for job, words in few},
+            )
+
     # ---- sending; in the thread alone ------------------------------------------------------------
 
     def _now(self) -> float:
@@ -276,9 +375,16 @@ class Ledger(Gathering["_Unsent"]):
     def _release(self) -> None:
         self._twin.close()
 
+    def _has_news(self) -> bool:
+        return bool(self._batch) or self._is_due or self._is_leaving
+
+    def _leave(self) -> None:
+        # A process that has never reported has nobody to take leave of.
+        self._is_leaving = self._reported_at is not None
+
     def _deliver(self) -> bool:
         with self._lock:
-            if not self._batch:
+            if not self._has_news():
                 # Woken twice for one batch. Not even this process's name is written then.
                 return True
         budget = Budget(_SEND_SECONDS, _WAIT_SECONDS)
@@ -294,16 +400,26 @@ class Ledger(Gathering["_Unsent"]):
                 self._heard_time(checked(connection.call([("TIME",)], budget))[0])
             with self._lock:
                 batch, self._batch = self._batch, self._new_batch()
+                self._is_due = False
             self._send(batch, layout, connection, budget)
         return True
 
     def _send(self, batch: _Unsent, layout: Layout, connection: OneAttempt, budget: Budget) -> None:
-        now = self._now()
+        now, moment = self._now(), self._clock.monotonic()
         minute, day = int(now // MINUTE * MINUTE), int(now // DAY)
+        batch.covered = 0.0 if self._covered_from is None else moment - self._covered_from
+        with self._lock:
+            # A command for each job, so once a minute.
+            is_due = minute != self._reported_minute or self._is_leaving
+            batch.offered = self._offered if is_due else 0
         changes = self._changes(batch, minute, day)
         writes = _HashCommands(self.hashes, layout)
         for change in changes:
             writes.add(change)
+        unreached, failing = SERVER_BREAKERS.unreached(), self.failing()
+        self.events.look(
+            self._watched.jobs(), unreached, failing, self._longest, leaves=self._is_leaving
+        )
         asked = [(list(ask()), hear) for ask, hear in self._companions]
         # The questions are part of the MULTI too, so nothing is applied if their key's slot has
         # moved or is about to move.
@@ -332,6 +448,9 @@ class Ledger(Gathering["_Unsent"]):
                 self._hear(asked, connection.call(questions, budget))
             raise next((reply for reply in queued if isinstance(reply, Exception)), done)
         self._reported_minute = minute
+        self._reported_at = self._covered_from = moment
+        with self._lock:
+            self._offered -= batch.offered
         done, answers = done[: len(writes.commands)], done[len(writes.commands) :]
         self._hear(asked, answers)
         if any(isinstance(reply, Exception) for reply in done):
@@ -365,6 +484,12 @@ class Ledger(Gathering["_Unsent"]):
         if is_first:
             counts[PROCESSES] = 1
             self._highest.clear()
+        if covered := round(1e3 * batch.covered):
+            counts[COVERED] = covered
+        if batch.offered:
+            counts[OFFERED] = batch.offered
+            for job, _ in self._watched.jobs():
+                counts[field_of(OFFERED, job)] = batch.offered
         changes: list[Command] = [("HINCRBY", key, name, n) for name, n in counts.items()]
         if counts:
             changes.append(_expire(key, self._keep_seconds, counts))
@@ -373,9 +498,9 @@ class Ledger(Gathering["_Unsent"]):
             pairs = [part for pair in gauges.items() for part in pair]
             keep = ("EX", self._keep_seconds, "FIELDS", len(gauges))
             changes.append(("HSETEX", key, *keep, *pairs))
-        if is_first:
-            keep = ("EX", _PROCESS_SECONDS, "FIELDS", 1)
-            changes.append(("HSETEX", processes_key(self.name), *keep, *self._introduction()))
+        # A process that ends is off the list at once.
+        keep = ("EX", _ENDED_SECONDS if self._is_leaving else _PROCESS_SECONDS, "FIELDS", 1)
+        changes.append(("HSETEX", processes_key(self.name), *keep, *self._introduction()))
         # Adding 0 answers with the fleet's total, too.
         changes.append(("HINCRBY", today, SPENT, batch.spent))
         changes.append(_expire(today, _KEEP_SPENT_SECONDS, (SPENT,)))
@@ -395,7 +520,7 @@ class Ledger(Gathering["_Unsent"]):
                 if figures.get(key) is not None:
                     highest_of[figure, job] = figures[key]
         for (figure, job), value in highest_of.items():
-            highest = max(value, self._highest.get((figure, job), 0.0))
+            highest = max(value, self._highest.get((figure, job), value))
             self._highest[figure, job] = highest
             fields[field_of(lane_of(figure, self._lane), job)] = f"{highest:.6g}"
         ahead = self._ahead or 0.0
@@ -409,13 +534,47 @@ class Ledger(Gathering["_Unsent"]):
 
     def _introduction(self) -> tuple[str, str]:
         """Return this process's field in the hash of processes, and its value."""
+        now = self._now()
         if not self._process:
             # A pid may return, and containers share pids and sometimes names.
             self._process = f"{_host()}:{os.getpid()}:{random.getrandbits(32):08x}"
-            self._started = self._now()
-        return self._process, process_text(
-            Process(_host(), os.getpid(), __version__, round(self._started, 3))
-        )
+            self._started = now
+        process = Process(_host(), os.getpid(), __version__, round(self._started, 3))
+        process.reported, process.every = round(now, 3), self._every()
+        running = running_slice()
+        if running is not None:
+            since = round(now - running.seconds, 3)
+            process.running = Running(self._names(running.job), since, self._longest(running.job))
+        faults = SERVER_BREAKERS.faults()
+        process.away = [
+            Away(
+                sendable(server)[:_HOST_LENGTH],
+                round(now - seconds, 3),
+                jobs,
+                faults.get(server, 1),
+            )
+            for server, seconds, jobs in self._away()
+        ]
+        process.lost = self._lost
+        return self._process, process_text(process)
+
+    def _longest(self, job: str) -> float | None:
+        """Return the longest that the slices of a job may become, None: it is not reported here."""
+        for recruiter in list(self._recruiters):
+            with contextlib.suppress(UnknownJobError):
+                return recruiter.slice_seconds(job)[1]
+        return None
+
+    def _away(self) -> Iterator[tuple[str, float, list[str]]]:
+        """Yield the servers out of reach, for how many seconds they are, and the jobs on them."""
+        found: dict[str, tuple[float, list[str]]] = {}
+        for server, seconds in SERVER_BREAKERS.unreached().items():
+            found[server] = (seconds, [])
+        for job, figures in self._watched.jobs():
+            for server, seconds in figures.get("unreached", {}).items():
+                found.setdefault(server, (seconds, []))[1].append(job)
+        for server, (seconds, jobs) in found.items():
+            yield server, seconds, jobs
 
 
 class _Unsent:
@@ -424,6 +583,10 @@ class _Unsent:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.spent = 0
+        # Known at the time of sending: the seconds that the counts cover, and the enlists since the
+        # jobs' own figures of them were sent.
+        self.covered = 0.0
+        self.offered = 0
         self.highest: dict[tuple[str, str], float] = {}
         # By class and job: the time of the last one (monotonic), and its text if texts are kept.
         self.faults: dict[tuple[str, str], tuple[float, str | None]] = {}
@@ -436,7 +599,7 @@ class _Unsent:
         self.counts.update(other.counts)
         self.spent += other.spent
         for gauge, value in other.highest.items():
-            self.highest[gauge] = max(value, self.highest.get(gauge, 0.0))
+            self.highest[gauge] = max(value, self.highest.get(gauge, value))
         # This batch's own faults are newer.
         self.faults = {**other.faults, **self.faults}
 
@@ -542,6 +705,15 @@ def processes(
 
 def _host() -> str:
     return socket.gethostname()[:_HOST_LENGTH]
+
+
+def server_time(client: Any, name: str = "default") -> float:
+    """Return the time of the server that holds a ledger, in seconds since the epoch.
+
+    Arguments: as of `read`. Raises: errors of redis-py. One round trip.
+    """
+    client = one_server(client, "a ledger")
+    return float(_server_seconds(client, checked_ledger_name(name)))
 
 
 _TIME = "redis.call('EXISTS', KEYS[1]) return redis.call('TIME')[1]"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from workstealing.errors import ConfigurationError
@@ -25,6 +25,10 @@ MOST = 2.0**63
 LANES = 8
 """The number of fields for a gauge's highest value of a minute; each process writes one."""
 
+_LATE_SECONDS = 15.0
+_MOST_AWAY = 8
+_MOST_JOBS_AWAY = 20
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 LEDGER = Access(
@@ -34,10 +38,10 @@ LEDGER = Access(
     ),
     scripts=(
         *(f"volatile_hashes/{each}" for each in ("hincrby", "hsetex", "hexpire", "hgetall")),
-        *("volatile_hashes/collect", "layout"),
+        *("volatile_hashes/collect", "layout", "ledger"),
     ),
     # The settings are a plain hash.
-    commands=EXPIRING | {"HMGET", "HGETALL", "HSET", "HDEL"},
+    commands=EXPIRING | {"HMGET", "HGETALL", "HSET", "HDEL", "XREVRANGE", "EXPIRE"},
     native=frozenset({"HSETEX", "HEXPIRE"}),
 )
 """The rights that a ledger needs on its server, with the fleet's settings beside it."""
@@ -46,6 +50,8 @@ DASHBOARD = LEDGER.plus(Access(keys=(), commands=frozenset({"SET", "INCR", "PTTL
 
 ENLISTED = "enlisted"
 PROCESSES = "processes"
+COVERED = "covered"
+OFFERED = "offered"
 SPENT = "spent"
 ITEMS = "items"
 MICROSECONDS = "micros"
@@ -58,6 +64,7 @@ UNREACHED = "unreached"
 ERROR = "error"
 FAULT = "fault"
 REFUSED = "refused"
+MEASURED = "measured"
 DRY_RUN = "dry"
 _CACHE = "cache."
 
@@ -77,17 +84,70 @@ class JobError:
 
 
 @dataclass(slots=True)
+class Running:
+    """A slice that did not end soon, as its process told while it ran.
+
+    Fields: job: its name; since: its start, in seconds since the epoch by the server's clock;
+    longest: the seconds that its bounds allow it, None: unknown.
+    """
+
+    job: str
+    since: float
+    longest: float | None = None
+
+
+@dataclass(slots=True)
+class Away:
+    """A server that a process has not reached at its last attempt.
+
+    Fields: server: its address; since: the first fault, in seconds since the epoch by the clock of
+    the ledger's server; jobs: the names of those that need it; faults: how many in a row.
+    """
+
+    server: str
+    since: float
+    jobs: list[str] = field(default_factory=list)
+    faults: int = 1
+
+
+@dataclass(slots=True)
+class Lost:
+    """The fleet's settings that a process has followed, and that have vanished.
+
+    Fields: at: when it was seen, in seconds since the epoch by the server's clock; settings: by
+    job, in words.
+    """
+
+    at: float
+    settings: dict[str, str]
+
+
+@dataclass(slots=True)
 class Process:
     """A process that has reported to the ledger in the last three minutes.
 
-    Fields: host; pid; version: of this package; started: the time of its first report, in seconds
-    since the epoch by the server's clock.
+    Fields: host; pid; version: of this package; started: the time of its first report, and
+    reported: that of its last one, in seconds since the epoch by the server's clock; every: the
+    seconds after which the next one is due at the latest; running: a slice that does not end; away:
+    the servers that it does not reach; lost: settings of the fleet that have vanished. A process of
+    an earlier release leaves reported and every unknown: None.
     """
 
     host: str
     pid: int
     version: str
     started: float
+    reported: float | None = None
+    every: float | None = None
+    running: Running | None = None
+    away: list[Away] = field(default_factory=list)
+    lost: Lost | None = None
+
+    def is_silent(self, now: float) -> bool:
+        """Say whether its next report is overdue. Arguments: now, by the server's clock."""
+        if self.reported is None or self.every is None:
+            return False
+        return now - self.reported > self.every + _LATE_SECONDS
 
 
 @dataclass(slots=True)
@@ -100,8 +160,9 @@ class JobMinute:
     that a slice had been running, seen from outside; unreached_seconds: about the longest time
     in which a process has not reached the job's server; refused: a process's reason to refuse the
     fleet's rate; refused_rate: that rate. A field without a report is None. dry_run: whether a
-    process had it installed as a dry run, whose items are only counted; errors: of slices, by
-    class.
+    process had it installed as a dry run, whose items are only counted; offered: the callers who
+    enlisted in processes that have it installed; errors: of slices, by class; measured: about the
+    highest value that a slice has had of each figure of the job's own, by name.
     """
 
     recruited: int = 0
@@ -122,7 +183,9 @@ class JobMinute:
     refused: str | None = None
     refused_rate: float | None = None
     dry_run: bool = False
+    offered: int | None = None
     errors: dict[str, JobError] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -138,6 +201,7 @@ class CacheMinute:
     misses: int = 0
     waits: int = 0
     computations: int = 0
+    failures: int = 0
     uncached: int = 0
     seconds: float = 0.0
 
@@ -148,7 +212,9 @@ class Minute:
 
     Fields: minute: its beginning, in seconds since the epoch by the server's clock; enlisted: the
     number of callers; processes: the number of reporting processes; jobs and caches: with a
-    report, by name.
+    report, by name; covered: the seconds that its reports cover, all processes together; offered:
+    the callers that `JobMinute.offered` counts for a job that every process has. Both are 0 if they
+    are unknown, as from an earlier release.
     """
 
     minute: int
@@ -156,6 +222,8 @@ class Minute:
     processes: int = 0
     jobs: dict[str, JobMinute] = field(default_factory=dict)
     caches: dict[str, CacheMinute] = field(default_factory=dict)
+    covered: float = 0.0
+    offered: int = 0
 
 
 def checked_ledger_name(name: object) -> str:
@@ -197,6 +265,11 @@ def processes_key(name: str) -> bytes:
 def settings_key(name: str) -> bytes:
     """Return the key of the fleet's settings: a hash without expiry, which people write."""
     return f"{{workstealing:ledger:{name}}}:fleet".encode()
+
+
+def events_key(name: str) -> bytes:
+    """Return the key of the fleet's events: a stream, which ends by itself."""
+    return f"{{workstealing:ledger:{name}}}:events".encode()
 
 
 def logins_key(name: str) -> bytes:
@@ -257,6 +330,10 @@ def parsed(minute: int, fields: Mapping[str, str]) -> Minute:
             result.enlisted = int(value)
         elif figure == PROCESSES:
             result.processes = int(value)
+        elif figure == COVERED:
+            result.covered = value / 1e3
+        elif figure == OFFERED:
+            result.offered = int(value)
     return result
 
 
@@ -283,8 +360,13 @@ def _add(job: JobMinute, figure: str, value: float) -> None:
         job.unreached_seconds = max(value, job.unreached_seconds or 0.0)
     elif figure == DRY_RUN:
         job.dry_run = True
+    elif figure == OFFERED:
+        job.offered = int(value)
     elif figure == ERROR:
         job.errors.setdefault(kind, JobError()).count = int(value)
+    elif figure == MEASURED:
+        what, _, _ = kind.rpartition(".")
+        job.measured[what] = max(value, job.measured.get(what, value))
 
 
 def _add_cache(cache: CacheMinute, figure: str, value: float) -> None:
@@ -316,8 +398,11 @@ def _add_text(job: JobMinute, figure: str, written: str) -> None:
 
 
 def process_text(process: Process) -> str:
-    """Return the text of a process for the ledger's field."""
-    return json.dumps(asdict(process))
+    """Return the text of a process for the ledger's field: a few lists of it, bounded."""
+    away = [replace(each, jobs=each.jobs[:_MOST_JOBS_AWAY]) for each in process.away[:_MOST_AWAY]]
+    said = asdict(replace(process, away=away))
+    # A field that says nothing is left out, as an earlier release would.
+    return json.dumps({name: value for name, value in said.items() if value not in (None, [])})
 
 
 def parsed_processes(fields: Iterable[str]) -> list[Process]:
@@ -329,10 +414,35 @@ def parsed_processes(fields: Iterable[str]) -> list[Process]:
             process = Process(
                 str(said["host"]), int(said["pid"]), str(said["version"]), float(said["started"])
             )
-        except (ValueError, TypeError, KeyError):
+            _add_state(process, said)
+        except (ValueError, TypeError, KeyError, AttributeError):
             continue
         found.append(process)
     return sorted(found, key=lambda each: (each.host, each.pid, each.started))
+
+
+def _add_state(process: Process, said: Mapping[str, Any]) -> None:
+    if "reported" in said:
+        process.reported, process.every = float(said["reported"]), float(said["every"])
+    if (running := said.get("running")) is not None:
+        longest = running.get("longest")
+        process.running = Running(
+            str(running["job"]),
+            float(running["since"]),
+            None if longest is None else float(longest),
+        )
+    if (lost := said.get("lost")) is not None:
+        settings = {str(job): str(words) for job, words in lost["settings"].items()}
+        process.lost = Lost(float(lost["at"]), settings)
+    process.away = [
+        Away(
+            str(each["server"]),
+            float(each["since"]),
+            [str(job) for job in each["jobs"]],
+            int(each.get("faults", 1)),
+        )
+        for each in said.get("away", ())[:_MOST_AWAY]
+    ]
 
 
 def total(minutes: Iterable[Minute]) -> dict[str, JobMinute]:
@@ -353,9 +463,13 @@ def total(minutes: Iterable[Minute]) -> dict[str, JobMinute]:
             into.lag = into.lag if job.lag is None else job.lag
             into.running_seconds = _higher(into.running_seconds, job.running_seconds)
             into.unreached_seconds = _higher(into.unreached_seconds, job.unreached_seconds)
+            if job.offered is not None:
+                into.offered = job.offered + (into.offered or 0)
             if job.refused is not None:
                 into.refused, into.refused_rate = job.refused, job.refused_rate
             add_errors(into.errors, job.errors)
+            for what, value in job.measured.items():
+                into.measured[what] = max(value, into.measured.get(what, value))
     return sums
 
 

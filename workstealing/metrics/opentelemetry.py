@@ -16,11 +16,14 @@ from workstealing.metrics.gathering import (
     LOOKUPS,
     OTHER_JOBS,
     SLICE_BUCKETS,
+    DeadSizes,
     ErrorNames,
     JobNames,
+    MeasuredNames,
     Recruiters,
     sendable,
     unreached_servers,
+    unsent,
 )
 from workstealing.recruiting.cache_figures import cache_stats
 from workstealing.recruiting.hooks import Hooks
@@ -46,15 +49,19 @@ class OpenTelemetryHooks(Hooks):
     may be added to several recruiters. Make only one for each meter. Attributes are bounded: the
     first 100 jobs by name, all others as "_other".
 
-    Arguments: meter, which makes the instruments; by default one of the global provider's.
+    Arguments: meter, which makes the instruments; by default one of the global provider's;
+    structures, whose dead items each collection asks for, as `prometheus.DeadItems` does.
     """
 
-    def __init__(self, meter: metrics.Meter | None = None) -> None:
+    def __init__(self, meter: metrics.Meter | None = None, structures: Iterable[Any] = ()) -> None:
         if meter is None:
             meter = metrics.get_meter("workstealing")
         self._names = JobNames()
         self._server_names = JobNames()
+        self._receiver_names = JobNames()
+        self._measured_names = MeasuredNames()
         self._error_names = ErrorNames()
+        self._sizes = DeadSizes(structures)
         self._watched = Recruiters(self._names)
         # Re-entrant: a signal handler may enlist while the interrupted frame holds it.
         self._lock = threading.RLock()
@@ -85,7 +92,12 @@ class OpenTelemetryHooks(Hooks):
                 "How long the oldest item that a slice last saw was overdue.",
                 self._oldests,
             ),
-            ("measured", "", "A figure of the job's own, by name.", self._measurements),
+            (
+                "measured",
+                "",
+                "A figure of the job's own, of what its last slice has looked at.",
+                self._measurements,
+            ),
             ("rate", "", "The share of the enlisted that the job wants.", self._figure("rate")),
             (
                 "keeps_up",
@@ -118,6 +130,24 @@ class OpenTelemetryHooks(Hooks):
                 "For how long jobs and cached calls have not reached the server.",
                 self._unreached_servers,
             ),
+            (
+                "unsent",
+                "s",
+                "For how long a ledger or another receiver has taken no counts; 0: the last came.",
+                self._unsent,
+            ),
+            (
+                "dead_items",
+                "{item}",
+                "Items that failed too often and wait for a person.",
+                self._dead_items,
+            ),
+            (
+                "dead_items_unknown",
+                "",
+                "1 where the dead items could not be counted.",
+                self._dead_items_unknown,
+            ),
         )
         for name, unit, what, ask in gauges:
             meter.create_observable_gauge(
@@ -133,6 +163,7 @@ class OpenTelemetryHooks(Hooks):
                 "Calls of the function.",
                 _cache_figure("computations"),
             ),
+            ("failures", "{call}", "Calls of it that raised.", _cache_figure("failures")),
             ("compute", "s", "How long these took.", _cache_figure("seconds")),
         )
         for name, unit, what, ask in counts:
@@ -183,7 +214,7 @@ class OpenTelemetryHooks(Hooks):
     def on_measured(self, job: str, what: str, value: float) -> None:
         """Keep a figure of the job's own."""
         name = self._names(job)
-        if name != OTHER_JOBS:
+        if name != OTHER_JOBS and self._measured_names(name, what):
             with self._lock:
                 self._measured[name, what] = value
 
@@ -206,6 +237,25 @@ class OpenTelemetryHooks(Hooks):
         return [
             metrics.Observation(seconds, {"server": server})
             for server, seconds in unreached_servers(self._server_names).items()
+        ]
+
+    def _unsent(self) -> _Observations:
+        return [
+            metrics.Observation(seconds, {"receiver": receiver})
+            for receiver, seconds in unsent(self._receiver_names).items()
+        ]
+
+    def _dead_items(self) -> _Observations:
+        return [
+            metrics.Observation(count, {"structure": name, "kind": kind})
+            for name, kind, count in self._sizes.ask()
+            if count is not None
+        ]
+
+    def _dead_items_unknown(self) -> _Observations:
+        return [
+            metrics.Observation(float(count is None), {"structure": name, "kind": kind})
+            for name, kind, count in self._sizes.ask()
         ]
 
     def _figure(self, figure: str) -> Callable[[], _Observations]:

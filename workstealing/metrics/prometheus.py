@@ -12,24 +12,27 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from workstealing.errors import MissingExtraError
 from workstealing.metrics.gathering import (
-    JOBS_NAMED,
     LOOKUPS,
     OTHER_JOBS,
     SLICE_BUCKETS,
+    DeadSizes,
     ErrorNames,
     JobNames,
+    MeasuredNames,
     Recruiters,
+    gauges_of,
     sendable,
     unreached_servers,
+    unsent,
 )
-from workstealing.recruiting.cache_figures import CacheCounts
+from workstealing.metrics.watching import WATCH, RunningSlice, Watcher
+from workstealing.recruiting.cache_figures import LISTENERS, CacheCounts
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.slice import OUTCOMES, Outcome
-from workstealing.structures.structure import Structure
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -46,15 +49,16 @@ if TYPE_CHECKING:
 _JOB = ("job_name",)
 
 
-class PrometheusHooks(Hooks):
+class PrometheusHooks(Hooks, Watcher):
     """Counts a recruiter's work in Prometheus' metrics: `recruiter.add_hook(PrometheusHooks())`.
 
     Each call counts in memory, or in a mapped file if PROMETHEUS_MULTIPROC_DIR is set; nothing is
-    sent. The gauges are set as callers enlist, about once a second, so they also work with several
-    processes. A shared scrape shows the newest backlog, oldest garbage and rate. Its "keeps up" is
-    1 only if all knowing processes keep up, and +Inf if none knows any more. It shows the worst
-    breaker and the longest durations. Several hooks on one registry share its metrics. Labels are
-    bounded: the first 100 jobs by name, all others as "_other".
+    sent. The gauges are set as callers enlist, about once a second, and at each scrape of this
+    process. While a slice does not end, a thread shows for how long. A shared scrape shows the
+    newest backlog, oldest garbage and rate. Its "keeps up" is 1 only if all knowing processes keep
+    up, and +Inf if none knows any more. It shows the worst breaker and the longest durations.
+    Several hooks on one registry share its metrics. Labels are bounded: the first 100 jobs by name,
+    all others as "_other".
 
     Arguments: registry, which holds the metrics; by default prometheus_client's own.
     """
@@ -67,14 +71,19 @@ class PrometheusHooks(Hooks):
         self._metrics = made
         self._names = self._metrics.names
         self._watched = Recruiters(self._names)
+        self._metrics.hooks.add(self)
         self._shown: set[str] = set()
         self._measured: set[tuple[str, str]] = set()
         # The jobs whose "keeps up" has been shown.
         self._known: set[str] = set()
+        # The job of the slice that the watch has seen last.
+        self._running: str | None = None
+        WATCH.add(self)
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Show the gauges of this recruiter's jobs, too."""
         self._watched.add(recruiter)
+        LISTENERS.add(self)
         self._set_gauges()
 
     def on_enlisted(self, count: int) -> None:
@@ -84,7 +93,17 @@ class PrometheusHooks(Hooks):
 
     def on_recruited(self, job: str) -> None:
         """Count a caller who was recruited."""
+        WATCH.begin()
         self._metrics.recruited.labels(self._names(job)).inc()
+
+    def on_beat(self, running: RunningSlice | None) -> None:
+        """Show for how long a slice has been running, though nobody enlists meanwhile."""
+        name = None if running is None else self._names(running.job)
+        before, self._running = self._running, name
+        if before is not None and before != name:
+            self._metrics.slice_running_seconds.labels(before).set(0.0)
+        if name is not None and running is not None:
+            self._metrics.slice_running_seconds.labels(name).set(running.seconds)
 
     def on_outcome(
         self,
@@ -116,7 +135,7 @@ class PrometheusHooks(Hooks):
     def on_measured(self, job: str, what: str, value: float) -> None:
         """Show a figure of the job's own."""
         name = self._names(job)
-        if name != OTHER_JOBS:
+        if name != OTHER_JOBS and self._metrics.measured_names(name, what):
             self._measured.add((name, what))
             self._metrics.measured.labels(name, what).set(value)
 
@@ -130,18 +149,19 @@ class PrometheusHooks(Hooks):
                 metrics.items.labels(name)
                 for outcome in OUTCOMES:
                     metrics.outcomes.labels(name, outcome)
-            metrics.rate.labels(name).set(figures["rate"])
-            metrics.breaker_open.labels(name).set(bool(figures.get("breaker_open")))
-            metrics.paused.labels(name).set(bool(figures.get("paused")))
-            metrics.running.labels(name).set(figures.get("running_seconds") or 0.0)
-            metrics.unreached.labels(name).set(figures.get("breaker_seconds") or 0.0)
-            self._set_keeps_up(name, figures.get("keeps_up"))
+            known = gauges_of(figures)
+            keeps_up = known.pop("keeps_up", None)
+            for figure, value in known.items():
+                getattr(metrics, figure).labels(name).set(value)
+            self._set_keeps_up(name, keeps_up)
         self._count_caches()
         # A server that was reached again has 0, and one that never failed has no figure.
         unreached = unreached_servers(metrics.server_names)
         for name in metrics.servers | unreached.keys():
             metrics.server_unreached.labels(name).set(unreached.get(name, 0.0))
         metrics.servers.update(unreached)
+        for receiver, seconds in unsent(metrics.receiver_names).items():
+            metrics.unsent.labels(receiver).set(seconds)
         # Counts stay; a gauge ends with its job.
         gone, self._shown = self._shown - shown, shown
         if not _is_multiprocess():
@@ -152,7 +172,8 @@ class PrometheusHooks(Hooks):
             for name, what in self._measured.copy():
                 if name in gone:
                     self._measured.discard((name, what))
-                    metrics.measured.remove(name, what)
+                    with contextlib.suppress(KeyError):
+                        metrics.measured.remove(name, what)
 
     def _count_caches(self) -> None:
         metrics = self._metrics
@@ -163,9 +184,10 @@ class PrometheusHooks(Hooks):
             metrics.cache_waits.labels(name).inc(grown["waits"])
             metrics.cache_uncached.labels(name).inc(grown["uncached"])
             metrics.cache_computations.labels(name).inc(grown["computations"])
+            metrics.cache_failures.labels(name).inc(grown["failures"])
             metrics.cache_seconds.labels(name).inc(grown["seconds"])
 
-    def _set_keeps_up(self, name: str, keeps_up: bool | None) -> None:
+    def _set_keeps_up(self, name: str, keeps_up: float | None) -> None:
         if keeps_up is not None:
             self._known.add(name)
             self._metrics.keeps_up.labels(name).set(keeps_up)
@@ -192,9 +214,7 @@ class DeadItems(Collector):
     """
 
     def __init__(self, structures: Iterable[Any]) -> None:
-        self._structures = [
-            each for each in structures if isinstance(each, Structure) or each.dead_size is not None
-        ][:JOBS_NAMED]
+        self._sizes = DeadSizes(structures)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Describe the metric, so its registration asks no structure."""
@@ -204,25 +224,13 @@ class DeadItems(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Ask each structure."""
         family, unknown = _dead_family(), _unknown_family()
-        for each in self._structures:
-            labels = [sendable(str(each.name)[:200]), sendable(str(each.kind))]
-            try:
-                count = float(_dead_size(each))
-            except Exception:  # noqa: BLE001 - a server that is away, or a user's own structure
-                # A series that only vanished would silence its alert.
-                unknown.add_metric(labels, 1.0)
-                continue
-            family.add_metric(labels, count)
-            unknown.add_metric(labels, 0.0)
+        for name, kind, count in self._sizes.ask():
+            # A series that only vanished would silence its alert.
+            unknown.add_metric([name, kind], float(count is None))
+            if count is not None:
+                family.add_metric([name, kind], count)
         yield family
         yield unknown
-
-
-def _dead_size(structure: Any) -> int:
-    if isinstance(structure, Structure):
-        return sum(box.size for box in structure.inspect(structure.dead_steps()))
-    size: int = structure.dead_size()
-    return size
 
 
 def _dead_family() -> GaugeMetricFamily:
@@ -260,22 +268,28 @@ class _Metrics:
     keeps_up: Gauge
     breaker_open: Gauge
     paused: Gauge
-    running: Gauge
-    unreached: Gauge
+    slice_running_seconds: Gauge
+    unreached_seconds: Gauge
     server_unreached: Gauge
+    unsent: Gauge
     cache_lookups: Counter
     cache_waits: Counter
     cache_uncached: Counter
     cache_computations: Counter
+    cache_failures: Counter
     cache_seconds: Counter
     cache_counts: CacheCounts = field(default_factory=CacheCounts)
     server_names: JobNames = field(default_factory=JobNames)
+    receiver_names: JobNames = field(default_factory=JobNames)
+    measured_names: MeasuredNames = field(default_factory=MeasuredNames)
     servers: set[str] = field(default_factory=set)
+    hooks: WeakSet[PrometheusHooks] = field(default_factory=WeakSet)
 
     @property
     def gauges(self) -> tuple[Gauge, ...]:
         """Those of jobs, which end with their job."""
-        every, others = vars(self).values(), (self.measured, self.server_unreached)
+        every = vars(self).values()
+        others = (self.measured, self.server_unreached, self.unsent)
         return tuple(each for each in every if isinstance(each, Gauge) and each not in others)
 
 
@@ -286,7 +300,28 @@ def _is_multiprocess() -> bool:
     return "PROMETHEUS_MULTIPROC_DIR" in os.environ
 
 
+class _AtScrape(Collector):
+    """Sets the gauges when this process is scraped; it shows nothing itself."""
+
+    def __init__(self) -> None:
+        self.hooks: WeakSet[PrometheusHooks] = WeakSet()
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Describe nothing."""
+        return iter(())
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Let the hooks set their gauges."""
+        for each in list(self.hooks):
+            each._set_gauges()  # noqa: SLF001 - this module's own class
+        return iter(())
+
+
 def _made(registry: CollectorRegistry) -> _Metrics:
+    # Registered first, so it is asked before the metrics are read.
+    at_scrape = _AtScrape()
+    registry.register(at_scrape)
+
     def counter(name: str, what: str, labels: tuple[str, ...] = _JOB) -> Counter:
         return Counter(f"workstealing_{name}", what, labels, registry=registry)
 
@@ -301,7 +336,7 @@ def _made(registry: CollectorRegistry) -> _Metrics:
             multiprocess_mode=mode,  # type: ignore[arg-type]
         )
 
-    return _Metrics(
+    made = _Metrics(
         names=JobNames(),
         error_names=ErrorNames(),
         enlisted=counter("enlisted", "Callers who enlisted.", ()),
@@ -324,7 +359,7 @@ def _made(registry: CollectorRegistry) -> _Metrics:
         ),
         measured=gauge(
             "measured",
-            "A figure of the job's own, by name.",
+            "A figure of the job's own, of what its last slice has looked at.",
             "livemostrecent",
             ("job_name", "what"),
         ),
@@ -334,10 +369,10 @@ def _made(registry: CollectorRegistry) -> _Metrics:
             "breaker_open", "1 while the job's server is left alone after a fault.", "livemax"
         ),
         paused=gauge("paused", "1 while the job rests.", "livemax"),
-        running=gauge(
+        slice_running_seconds=gauge(
             "slice_running_seconds", "How long a slice has been running; 0: none is.", "livemax"
         ),
-        unreached=gauge(
+        unreached_seconds=gauge(
             "unreached_seconds", "For how long the job's server has not been reached.", "livemax"
         ),
         server_unreached=gauge(
@@ -346,9 +381,18 @@ def _made(registry: CollectorRegistry) -> _Metrics:
             "livemax",
             ("server",),
         ),
+        unsent=gauge(
+            "unsent_seconds",
+            "For how long a ledger or another receiver has taken no counts; 0: the last came.",
+            "livemax",
+            ("receiver",),
+        ),
         cache_lookups=counter("cache_lookups", "Looks into caches.", ("cache", "result")),
         cache_waits=counter("cache_waits", "Calls that waited for another's.", ("cache",)),
         cache_uncached=counter("cache_uncached", "Calls without Redis.", ("cache",)),
         cache_computations=counter("cache_computations", "Calls of the function.", ("cache",)),
+        cache_failures=counter("cache_failures", "Calls of it that raised.", ("cache",)),
         cache_seconds=counter("cache_compute_seconds", "How long these took.", ("cache",)),
     )
+    at_scrape.hooks = made.hooks
+    return made

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,21 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, RateError, UnknownJobError
+from workstealing.metrics.events import (
+    CLEARED,
+    KEEP_SECONDS,
+    MOST_EVENTS,
+    PAUSED,
+    RATE_SET,
+    RESUMED,
+    SETTINGS_LOST,
+    sent,
+    this_host,
+    this_user,
+)
 from workstealing.metrics.gathering import sendable
 from workstealing.metrics.ledger import Ledger
-from workstealing.metrics.minutes import checked_ledger_name, settings_key, text, texts
+from workstealing.metrics.minutes import checked_ledger_name, events_key, settings_key, text, texts
 from workstealing.recruiting.adaptive import Adaptive
 from workstealing.recruiting.checks import checked_name, checked_rate
 from workstealing.recruiting.faults import FaultLog
@@ -20,11 +33,18 @@ from workstealing.recruiting.recruiter import Recruiter
 from workstealing.store.connection import Command
 from workstealing.store.fleet import one_server
 from workstealing.store.keys import to_bytes
+from workstealing.store.operations import Operation, Steps, drive
+from workstealing.store.scripts import load
 from workstealing.store.twin import is_async
 from workstealing.structures.stored import holding_ours
 
+logger = logging.getLogger("workstealing")
+
 _PAUSED = "paused:"
 _RATE = "rate:"
+# It is written with the first setting and stays, so a follower that has seen it knows of a loss. It
+# has no colon, so an earlier release takes it for no job's setting.
+_KEPT = "kept"
 _LONGEST_NAME = 1_000
 
 
@@ -43,13 +63,16 @@ class Setting:
 class SharedSettings:
     """The fleet's settings by job. They hold one interval later in each process with `follow`.
 
-    A process ignores the settings of jobs that it does not know. Arguments: client: a blocking
-    client of redis-py; name: of the ledger that the processes report to. Raises:
-    ConfigurationError. No round trip. Each method costs one; it raises LayoutError if the key holds
-    something else, and errors of redis-py pass through.
+    A process ignores the settings of jobs that it does not know. Each change is an event of the
+    fleet, with the values before and after it, this host and the user. Arguments: client: a
+    blocking client of redis-py; name: of the ledger that the processes report to; user: who changes
+    them, by default the user who runs this process. Raises: ConfigurationError. No round trip. Each
+    method costs one, and one more where a server sees its script for the first time; it raises
+    LayoutError if the key holds something else, and errors of redis-py pass through. Where only the
+    event is refused, by a full server or a user's rights, the change counts, and the log says so.
     """
 
-    def __init__(self, client: Any, name: str = "default") -> None:
+    def __init__(self, client: Any, name: str = "default", user: str | None = None) -> None:
         client = one_server(client, "a ledger with its settings")
         if is_async(client):
             raise ConfigurationError(
@@ -58,6 +81,7 @@ class SharedSettings:
         self.name = checked_ledger_name(name)
         self._client = client
         self._key = settings_key(name)
+        self._user = this_user() if user is None else sent(user)
 
     def settings(self) -> dict[str, Setting]:
         """Return the settings by job, without a stranger's fields."""
@@ -79,13 +103,11 @@ class SharedSettings:
 
     def pause(self, job: str) -> None:
         """Let a job rest in every process. Arguments: job, its name."""
-        with self._holding():
-            self._client.hset(self._key, _PAUSED + _checked_job(job), 1)
+        self._set(PAUSED, job, {_PAUSED + _checked_job(job): "1"})
 
     def resume(self, job: str) -> None:
         """End a pause: each process goes back to its own state. Arguments: job, its name."""
-        with self._holding():
-            self._client.hdel(self._key, _PAUSED + _checked_job(job))
+        self._set(RESUMED, job, {_PAUSED + _checked_job(job): ""})
 
     def set_rate(self, job: str, rate: float) -> None:
         """Give a job one rate in every process.
@@ -95,14 +117,28 @@ class SharedSettings:
         name; rate, 0 < rate <= 1. Raises: RateError; then nothing has changed.
         """
         job = _checked_job(job)
-        with self._holding():
-            self._client.hset(self._key, _RATE + job, repr(checked_rate(rate, job)))
+        self._set(RATE_SET, job, {_RATE + job: repr(checked_rate(rate, job))})
 
     def clear(self, job: str) -> None:
-        """Remove a job's settings: each process goes back to its own."""
+        """Remove a job's settings: each process goes back to its own.
+
+        A loss of the settings is confirmed by it, too: processes no longer report it.
+        """
         job = _checked_job(job)
-        with self._holding():
-            self._client.hdel(self._key, _PAUSED + job, _RATE + job)
+        self._set(CLEARED, job, {_PAUSED + job: "", _RATE + job: ""})
+
+    def _set(self, kind: str, job: str, fields: Mapping[str, str]) -> None:
+        pairs = [part for pair in fields.items() for part in pair]
+        args = (kind, sent(job), this_host(), self._user, MOST_EVENTS, KEEP_SECONDS, _KEPT, *pairs)
+        keys = (self._key, events_key(self.name))
+
+        def steps() -> Steps[str]:
+            _, unnoted = yield Operation(load("ledger/set"), keys, args)
+            return text(unnoted)
+
+        unnoted = drive(self._client, steps())
+        if unnoted:
+            logger.warning("the fleet's setting holds, but is no event: %s", unnoted)
 
     def _holding(self) -> AbstractContextManager[None]:
         return holding_ours(to_bytes(self._key))
@@ -125,6 +161,8 @@ def follow(recruiter: Recruiter, ledger: Ledger) -> None:
     ledger.accompany(follower.ask, follower.hear)
 
 
+_ON_THEIR_OWN = "Each process has gone back to its own"
+
 _followers: WeakKeyDictionary[Ledger, WeakSet[Recruiter]] = WeakKeyDictionary()
 
 
@@ -140,6 +178,9 @@ class _Follower:
         # By job: the fleet's rate, and the job's own rate before it.
         self._rates: dict[str, tuple[float, float | Adaptive]] = {}
         self._paused: set[str] = set()
+        # Whether the settings have been there, and what was lost with them.
+        self._knows_kept = False
+        self._lost: dict[str, str] = {}
 
     def ask(self) -> list[Command]:
         """Return the question for the settings of the installed jobs."""
@@ -152,7 +193,7 @@ class _Follower:
         if not self._asked:
             return []
         fields = [kind + sendable(job) for job in self._asked for kind in (_PAUSED, _RATE)]
-        return [("HMGET", self._key, *fields)]
+        return [("HMGET", self._key, *fields, _KEPT)]
 
     def hear(self, replies: Sequence[Any]) -> None:
         """Put changed settings in force."""
@@ -162,6 +203,8 @@ class _Follower:
         (values,) = replies
         if isinstance(values, Exception):
             raise values
+        *values, kept = values
+        self._note_loss(kept is not None)
         settings = zip(self._asked, values[::2], values[1::2], strict=True)
         crowded = [each for each in settings if self._take(recruiter, *each) is not None]
         refused: dict[str, str] = {}
@@ -174,6 +217,28 @@ class _Follower:
         ledger = self._ledger()
         if ledger is not None:
             ledger.refuse(self._asked, refused)
+
+    def _note_loss(self, is_kept: bool) -> None:
+        """Note that the settings have vanished, which nobody has removed: a server was emptied."""
+        lost_now = self._knows_kept and not is_kept
+        if lost_now:
+            held = {job: [f"had the rate {rate:g}"] for job, (rate, _) in self._rates.items()}
+            for job in self._paused:
+                held.setdefault(job, []).insert(0, "was paused")
+            self._lost = {job: " and ".join(said) for job, said in sorted(held.items())}
+            told = (
+                "; ".join(f"{job} {said}" for job, said in self._lost.items()) or "no job had any"
+            )
+            self._faults.warn("the fleet's settings were lost", f"{told}. {_ON_THEIR_OWN}")
+        if is_kept:
+            self._lost = {}
+        self._knows_kept = is_kept
+        ledger = self._ledger()
+        if ledger is not None:
+            if lost_now:
+                for job, said in self._lost.items():
+                    ledger.events.note(SETTINGS_LOST, job, said)
+            ledger.lose(self._lost)
 
     def _take(
         self, recruiter: Recruiter, job: str, paused: Any, rate: Any

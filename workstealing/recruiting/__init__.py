@@ -11,8 +11,8 @@ Each module imports modules of lower lines only; a test reads these lines and ho
     adaptive health hooks     rates; verdicts; listeners
     deferral job              enlists after a response; Job
     slice                     Slice and Outcome; one slice a process
-    checks faults forecast    arguments; errors; what a rate achieves
     cache_figures             hits and misses of caches, which listeners send
+    checks faults forecast    arguments; errors; what a rate achieves
 """
 
 from __future__ import annotations

@@ -398,6 +398,11 @@ class Controller:
         if self._spending is not None:
             self._spending.spend(operations)
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether the daily cap leaves nothing to spend."""
+        return self.allowance() <= 0.0
+
     def allowance(self) -> float:
         """Return the share of its rate that the daily cap leaves to the job: 0.0 to 1.0."""
         if self._spending is None or self._adaptive.max_ops_per_day is None:

@@ -134,6 +134,11 @@ class Breaker:
         self._since = self.outage = None
         self._faults, self._calls_failed = 0, False
 
+    @property
+    def faults(self) -> int:
+        """The number of faults in a row."""
+        return self._faults
+
     def open_seconds(self, now: float) -> float | None:
         """Return the seconds since the first fault; None: the last attempt went well."""
         since = self._since
@@ -168,6 +173,11 @@ class ServerBreakers:
                 found[server_name(server)] = seconds
         return found
 
+    def faults(self) -> dict[str, int]:
+        """Return, by the server's name, how many faults the open ones have had in a row."""
+        known = list(self._breakers.items())
+        return {server_name(server): each.faults for server, each in known if each.faults}
+
     def reset(self) -> None:
         """Close all of them, as if nothing had failed; for tests."""
         for breaker in list(self._breakers.values()):
@@ -184,7 +194,11 @@ def server_name(server: Hashable) -> str:
     kind, *parts = server
     if kind == "server":
         address = parts[0]
-        return ":".join(map(str, address)) if isinstance(address, tuple) else str(address)
+        if not isinstance(address, tuple):
+            return str(address)
+        host, port = address
+        # A client's URL may name neither.
+        return f"{host or 'localhost'}:{port or 6379}"
     return f"{kind} {', '.join(map(str, parts))}"
 
 
@@ -221,10 +235,11 @@ class JobBreakers:
     Arguments: dependency, the job's; name, the job's; breakers, the recruiter's.
     """
 
-    __slots__ = ("_breakers", "_known", "_others", "_servers")
+    __slots__ = ("_breakers", "_job", "_known", "_others", "_servers")
 
     def __init__(self, dependency: Hashable, name: str, breakers: Breakers) -> None:
         self._breakers = breakers
+        self._job = name
         self._others: Hashable = (
             ("others of", name) if isinstance(dependency, Server) else dependency
         )
@@ -272,6 +287,21 @@ class JobBreakers:
     def open_seconds(self, now: float) -> float | None:
         """Return the seconds since the oldest open fault of the job's servers; None: no fault."""
         return _longest(now, [self._known[each] for each in self._servers])
+
+    def unreached(self, now: float) -> dict[str, float]:
+        """Return the servers that this job needs and that were not reached at the last attempt.
+
+        Returns: by the server's name, the seconds since the first fault. A dependency without an
+        address is "something that the job uses".
+        """
+        found = {}
+        for name, each in list(self._known.items()):
+            seconds = each.open_seconds(now)
+            if seconds is not None:
+                is_named = name not in (self._job, ("others of", self._job))
+                shown = server_name(name) if is_named else f"something that {self._job} uses"
+                found[shown] = seconds
+        return found
 
     def others_seconds(self, now: float) -> float | None:
         """Return the seconds since the oldest fault of others that holds the job back; or None."""

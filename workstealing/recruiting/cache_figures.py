@@ -1,23 +1,30 @@
 """The figures of caches in this process: hits, misses, waits and computations by name. No I/O.
 
 A call counts a few numbers where it is; the listeners of `workstealing.metrics` take what has come
-since their last look. A process has a bounded number of names.
+since their last look. A process has a bounded number of names. The listeners look as callers
+enlist, and as caches are called: where no call is a hit, as beside a silent server, nobody enlists.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
+from weakref import WeakSet
+
+from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.recruiting.faults import FaultLog, HostTimeouts
 
 NAMES = 100
 """So many caches have figures of their own; all others are one."""
 OTHER_CACHES = "_other"
 _NAME_LENGTH = 200
+_TOLD_SECONDS = 1.0
 
-COUNTS = ("hits", "stale", "misses", "waits", "computations", "uncached")
+COUNTS = ("hits", "stale", "misses", "waits", "computations", "failures", "uncached")
 """The figures that are whole numbers, in the order in which they are shown."""
 
 
@@ -26,8 +33,9 @@ class CacheStats(TypedDict):
 
     Fields: hits, calls (of a backend, keys) that got a fresh value without waiting; stale, calls
     that got an old value; misses, all others; waits, those that waited for another's computation;
-    computations, how often the function was called, by `refresh` too; seconds that it took, all
-    together; uncached, calls whose Redis did not answer or was left alone after a fault.
+    computations, how often the function was called, by `refresh` too; failures, those that raised
+    an exception which is no declared answer; seconds that all computations took; uncached, calls
+    whose Redis did not answer or was left alone after a fault.
     """
 
     hits: int
@@ -35,8 +43,54 @@ class CacheStats(TypedDict):
     misses: int
     waits: int
     computations: int
+    failures: int
     uncached: int
     seconds: float
+
+
+class _HearsOfCalls(Protocol):
+    def on_enlisted(self, count: int) -> None: ...
+
+
+class Listeners:
+    """The hooks that look when caches are called, once a second at most; held weakly.
+
+    Arguments: clock, which measures the second. Attribute: clock.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.clock = clock
+        self._hooks: WeakSet[_HearsOfCalls] = WeakSet()
+        self._next = math.inf
+        self._faults, self._timeouts = FaultLog(clock), HostTimeouts()
+
+    def add(self, hook: _HearsOfCalls) -> None:
+        """Let a hook hear of calls from now on, as of no further enlists: `on_enlisted(0)`."""
+        self._hooks.add(hook)
+        self._next = self.clock.monotonic()
+
+    def tell(self) -> None:
+        """Say that a cache is called. Raises: only a host's time-out. No command."""
+        if self._next == math.inf:
+            return
+        now = self.clock.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _TOLD_SECONDS
+        for hook in list(self._hooks):
+            try:
+                hook.on_enlisted(0)
+            except Exception as error:
+                if self._timeouts.include(error):
+                    raise
+                self._faults.report(f"hook {type(hook).__qualname__}", error)
+
+    def after_fork(self) -> None:
+        """Take new locks: their holders may not exist in this process."""
+        self._faults.after_fork()
+
+
+LISTENERS = Listeners()
 
 
 class CacheFigures:
@@ -50,20 +104,23 @@ class CacheFigures:
     def zero(self) -> None:
         """Begin anew, in a forked child."""
         self.hits = self.stale = self.misses = self.waits = 0
-        self.computations = self.uncached = 0
+        self.computations = self.failures = self.uncached = 0
         self.seconds = 0.0
 
     def hit(self, count: int = 1) -> None:
         """Count calls that got a fresh value at once."""
         self.hits += count
+        LISTENERS.tell()
 
     def old(self) -> None:
         """Count a call that got an old value."""
         self.stale += 1
+        LISTENERS.tell()
 
     def miss(self, count: int = 1) -> None:
         """Count calls that got no value at once."""
         self.misses += count
+        LISTENERS.tell()
 
     def wait(self) -> None:
         """Count a call that waits for another's computation."""
@@ -73,6 +130,10 @@ class CacheFigures:
         """Count a call of the function, and how long it took."""
         self.computations += 1
         self.seconds += seconds
+
+    def fail(self) -> None:
+        """Count a call of the function that raised an exception."""
+        self.failures += 1
 
     def leave(self, count: int = 1) -> None:
         """Count calls without Redis."""
@@ -86,6 +147,7 @@ class CacheFigures:
             "misses": self.misses,
             "waits": self.waits,
             "computations": self.computations,
+            "failures": self.failures,
             "uncached": self.uncached,
             "seconds": self.seconds,
         }
@@ -104,7 +166,7 @@ def _locked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if not getattr(sys, "_is_gil_enabled", lambda: True)():
-    for _name in ("hit", "old", "miss", "wait", "compute", "leave"):
+    for _name in ("hit", "old", "miss", "wait", "compute", "fail", "leave"):
         setattr(CacheFigures, _name, _locked(getattr(CacheFigures, _name)))
 
 
@@ -142,6 +204,7 @@ class Caches:
 CACHES = Caches()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=CACHES.after_fork)
+    os.register_at_fork(after_in_child=LISTENERS.after_fork)
 
 
 def cache_stats() -> dict[str, CacheStats]:

@@ -26,17 +26,19 @@ _FEW = 10.0
 class Circumstances:
     """The figures by which a job's absence or presence is explained.
 
-    Fields: job, its name; place, the scope of the figures, "this process" or FLEET; seconds
-    that they cover; installed, the names of the jobs of this process; disabled, whether this
-    process's environment switches all jobs off; paused, the scope of its pause, None: no pause;
+    Fields: job, its name; place, the scope of the figures, "this process" or FLEET; seconds that
+    they cover; installed, the names of the jobs of this process; disabled, whether this process's
+    environment switches all jobs off; paused, the scope of its pause, None: no pause;
     unreached_seconds, for how long its server has not been reached, None: its breaker is closed;
     hindered_seconds, the same of something else that it uses; servers, how many it has, None:
     unknown; running, the job of the slice that runs now, None: this job's; running_seconds of that
-    slice, None: no slice runs; enlisted, the number of callers; quiet_seconds in which at most
-    lately of them came, None: unknown; rate, None: unknown; adaptive, whether it moves by itself;
-    refused, why the fleet's rate is not in force; outcomes, by name; items handled; ran_seconds
-    since the last slice, None: unknown; errors, by class, the count and the seconds since the last
-    one; keeps_up and why, as of `health.judge`.
+    slice, None: no slice runs; stuck, a sentence for each slice of it that does not end; unreached,
+    the addresses of its servers that were not reached; enlisted, the number of callers; offered,
+    those of them in processes that have the job, None: all, or unknown; quiet_seconds in which at
+    most lately of them came, None: unknown; rate, None: unknown; adaptive, whether it moves by
+    itself; refused, why the fleet's rate is not in force; outcomes, by name; items handled;
+    ran_seconds since the last slice, None: unknown; errors, by class, the count and the seconds
+    since the last one; keeps_up and why, as of `health.judge`.
     """
 
     job: str
@@ -50,7 +52,10 @@ class Circumstances:
     servers: int | None = 1
     running: str | None = None
     running_seconds: float | None = None
+    stuck: Sequence[str] = ()
+    unreached: Sequence[str] = ()
     enlisted: int = 0
+    offered: int | None = None
     quiet_seconds: float | None = None
     lately: int = 0
     rate: float | None = None
@@ -116,10 +121,13 @@ def _obstacles(of: Circumstances) -> list[str]:
         said.append(f"it is paused in {of.paused}, so its recruits are skipped")
     if of.unreached_seconds is not None:
         breaker, rest = "its breaker", "are skipped"
-        if of.servers != 1:
+        if of.servers != 1 and not (of.servers is None and len(of.unreached) == 1):
             breaker, rest = "a breaker of it", "leave that one alone"
+        server = server_of(of.servers)
+        if of.unreached:
+            server = " and ".join(of.unreached)
         said.append(
-            f"{breaker} is open: {server_of(of.servers)} has not been reached for"
+            f"{breaker} is open: {server} has not been reached for"
             f" {roughly(of.unreached_seconds)}, and recruits {rest} until a try succeeds"
         )
     if of.hindered_seconds is not None:
@@ -128,7 +136,14 @@ def _obstacles(of: Circumstances) -> list[str]:
             f" for {roughly(of.hindered_seconds)}, and recruits are skipped until a try succeeds"
         )
     is_own = of.running in (None, of.job)
-    if of.running_seconds is not None and (is_own or of.running_seconds >= _LONG_SECONDS):
+    said += of.stuck
+    if of.stuck or of.running_seconds is None:
+        pass
+    elif of.running_seconds < _LONG_SECONDS:
+        # The slice of another process has ended since.
+        if is_own and of.place != FLEET:
+            said.append("a slice of it runs at this moment")
+    else:
         said.append(
             f"a slice of {'it' if is_own else f'the job {of.running!r}'} has been running for"
             f" {roughly(of.running_seconds)}, and no other slice begins in its process meanwhile"
@@ -156,9 +171,12 @@ def _chances(of: Circumstances) -> list[str]:
     else:
         came = sum(of.outcomes.values())
         # The rate may have been another one, or nobody may be drawn: see the obstacles.
-        brought = f"bring about {of.enlisted * of.rate:,.1f} recruits at that rate"
-        callers = _number(of.enlisted, "caller")
-        sum_up = f"; {callers} would {brought}, and {came:,} came" if of.enlisted else ""
+        asked = of.enlisted if of.offered is None else of.offered
+        brought = f"bring about {asked * of.rate:,.1f} recruits at that rate"
+        callers = _number(asked, "caller")
+        if asked < of.enlisted:
+            callers += " of them, those in processes that have it installed,"
+        sum_up = f"; {callers} would {brought}, and {came:,} came" if asked else ""
         each = 1 / of.rate
         share = f"{each:,.0f}" if each >= _FEW else f"{each:.2g}"
         said.append(f"{rate}, one caller in {share}{sum_up}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
@@ -91,6 +91,21 @@ class Verdict(NamedTuple):
         """Return the verdict for a job that only counts: unknown, unless its slices fail."""
         is_faulty = self.keeps_up is False and not self.is_old
         return self if is_faulty else Verdict(None, "it is a dry run, which removes nothing")
+
+    def without(self, servers: Mapping[str, float]) -> Verdict:
+        """Return the verdict while servers are not reached: unknown, unless it is a no.
+
+        Arguments: servers, by name, the seconds since the first fault.
+        """
+        if self.keeps_up is False or not servers:
+            return self
+        name, seconds = max(servers.items(), key=lambda each: each[1])
+        more = f" and {len(servers) - 1} more" if len(servers) > 1 else ""
+        has = "have" if more else "has"
+        why = f"{name}{more} {has} not been reached for {roughly(seconds)}"
+        if seconds < 1.0:
+            why = f"{name}{more} {'do' if more else 'does'} not answer"
+        return Verdict(None, why, self.is_old)
 
 
 def judge(

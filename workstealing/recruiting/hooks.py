@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.slice import Outcome, Run
 
@@ -15,7 +17,41 @@ if TYPE_CHECKING:
     from workstealing.recruiting.faults import FaultLog, HostTimeouts
     from workstealing.recruiting.recruiter import Recruiter
 
+_MOST_ANNOUNCED = 50
 _METHODS = ("on_enlisted", "on_recruited", "on_outcome")
+
+
+class Announcement(NamedTuple):
+    """Something that this process has noticed.
+
+    Fields: kind, one of `metrics.events.KINDS`; subject and text; at, monotonic seconds.
+    """
+
+    kind: str
+    subject: str
+    text: str
+    at: float
+
+
+class Announcements:
+    """What this process has noticed lately, for its listeners: the last fifty, by number."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._said: deque[tuple[int, Announcement]] = deque(maxlen=_MOST_ANNOUNCED)
+
+    def tell(self, kind: str, subject: str, text: str) -> None:
+        """Announce something that happens now. No I/O."""
+        self._last += 1
+        said = Announcement(kind, subject, text, SYSTEM_CLOCK.monotonic())
+        self._said.append((self._last, said))
+
+    def since(self, number: int) -> tuple[int, list[Announcement]]:
+        """Return the newest number, and the announcements behind the one of that number."""
+        return self._last, [said for each, said in list(self._said) if each > number]
+
+
+ANNOUNCEMENTS = Announcements()
 
 
 class Hooks:

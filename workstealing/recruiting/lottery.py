@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
@@ -27,6 +27,8 @@ _OFF = frozenset({"", "0", "false", "no", "off"})
 NEVER = sys.maxsize
 _ROUNDING = 1e-9
 _NAMED_IN_ERRORS = 20
+MOST_MEASURED = 16
+"""How many figures of a job's own are kept, by name."""
 
 
 def is_disabled() -> bool:
@@ -51,6 +53,7 @@ class Installed:
         "items",
         "job",
         "longest",
+        "measured",
         "name",
         "observed_at",
         "oldest_seconds",
@@ -98,6 +101,12 @@ class Installed:
         """The most items of the next slice."""
         return self.job.limit if self.controller is None else self.controller.limit
 
+    def note_measured(self, figures: Mapping[str, float], at: float) -> None:
+        """Keep the figures that a slice has measured at a time; the first few names of a job's."""
+        for what, value in figures.items():
+            if what in self.measured or len(self.measured) < MOST_MEASURED:
+                self.measured[what] = (value, at)
+
     def reset(self) -> None:
         """Set every figure to zero."""
         self.give(self.given)
@@ -109,6 +118,8 @@ class Installed:
         self.oldest_seconds: float | None = None
         self.backlog: int | None = None
         self.observed_at: float | None = None
+        # The last figures of the job's own, each with its time (monotonic seconds).
+        self.measured: dict[str, tuple[float, float]] = {}
         self.outcomes: dict[Outcome, int] = {Outcome(each): 0 for each in OUTCOMES}
 
 

@@ -76,7 +76,7 @@ class Performer:
     def skip(self, installed: Installed) -> Outcome:
         """Count a recruit as skipped; touch no server."""
         self._record(installed, Outcome.SKIPPED, 0, 0.0, None)
-        if not installed.paused:
+        if not (installed.paused or self._is_spent(installed)):
             with self._lock:
                 is_due = installed.tally.skip(self._clock.monotonic())
             if is_due:
@@ -92,10 +92,14 @@ class Performer:
         """Say whether a job keeps up, by its last slices, and why not."""
         if installed.paused:
             return Verdict(None, "it is paused")
+        if self._is_spent(installed):
+            return Verdict(None, "its daily cap is spent, so it rests until the next day")
         given = installed.given
         lag = given.lag if isinstance(given, Adaptive) else None
+        now = self._clock.monotonic()
         with self._lock:
-            return installed.tally.verdict(self._clock.monotonic(), lag)
+            verdict = installed.tally.verdict(now, lag)
+        return verdict.without(installed.breaker.unreached(now))
 
     def errors(self, installed: Installed) -> dict[str, RaisedError]:
         """Return the errors of a job's slices by class."""
@@ -120,7 +124,8 @@ class Performer:
 
     def _perform(self, installed: Installed, bounds: Bounds) -> Outcome:
         started = self._clock.monotonic()
-        if installed.breaker.is_open(started):
+        # The rate moves once a second, and a second may bring thousands of recruits.
+        if installed.breaker.is_open(started) or self._is_spent(installed):
             return self.skip(installed)
         outcome, items = Outcome.FAILED, 0
         error: BaseException | None = None
@@ -216,6 +221,18 @@ class Performer:
         installed.rate = rate
         return True
 
+    def _is_spent(self, installed: Installed) -> bool:
+        """Say whether a job has spent its daily cap; an error of the spending says no."""
+        if installed.controller is None:
+            return False
+        try:
+            return installed.controller.is_spent
+        except Exception as error:
+            if self._timeouts.include(error):
+                raise
+            self._report_spending(installed, error)
+            return False
+
     def _observe(
         self,
         installed: Installed,
@@ -239,6 +256,8 @@ class Performer:
                 installed.backlog = backlog
             if oldest is not None or backlog is not None:
                 installed.observed_at = now
+            if slice.measured:
+                installed.note_measured(slice.measured, now)
             is_due = installed.tally.add(now, seen)
             controller = installed.controller
             if controller is not None:

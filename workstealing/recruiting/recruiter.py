@@ -32,6 +32,16 @@ DRY_RUN_SECONDS = 10.0
 """The default length of a dry run."""
 
 
+class LastMeasured(TypedDict):
+    """A figure of a job's own, of the last slice that measured it.
+
+    Fields: value; seconds_ago, when that slice ended.
+    """
+
+    value: float
+    seconds_ago: float
+
+
 class JobStats(TypedDict):
     """The figures of one job.
 
@@ -41,8 +51,10 @@ class JobStats(TypedDict):
     its lag target in seconds, None: it has none; keeps_up, whether its slices suffice, None:
     unknown; why, the reason for False or None; errors of its slices, by class; running_seconds of
     the present slice, None: no slice runs; breaker_seconds, for how long its server has not been
-    reached, None: it was at the last slice; servers, how many it has, as on a fleet; dry_run,
-    whether its slices only count; unit, what one of its items is, in the plural.
+    reached, None: it was at the last slice; unreached, the servers that it needs and that were not
+    reached at the last attempt, with the seconds since the first fault; servers, how many it has,
+    as on a fleet; dry_run, whether its slices only count; measured, the last figures of the job's
+    own, by name; unit, what one of its items is, in the plural.
     """
 
     rate: float
@@ -66,8 +78,10 @@ class JobStats(TypedDict):
     errors: dict[str, RaisedError]
     running_seconds: float | None
     breaker_seconds: float | None
+    unreached: dict[str, float]
     servers: int
     dry_run: bool
+    measured: dict[str, LastMeasured]
     unit: str
 
 
@@ -418,6 +432,11 @@ class Recruiter(Enlisting):
             "errors": self._performer.errors(installed),
             "running_seconds": _running_seconds(installed.name),
             "breaker_seconds": installed.breaker.open_seconds(now),
+            "measured": {
+                what: {"value": value, "seconds_ago": max(0.0, now - at)}
+                for what, (value, at) in installed.measured.items()
+            },
+            "unreached": installed.breaker.unreached(now),
             "servers": installed.breaker.servers,
             "dry_run": is_dry,
             "unit": installed.job.unit,

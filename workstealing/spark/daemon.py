@@ -38,14 +38,24 @@ def hooked(run_task: Callable[[socket.socket, bool], int]) -> Callable[[socket.s
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
         before = _attempts()
-        code = run_task(sock, authenticated)
         try:
-            _after(code, before)
-        except Exception as error:  # noqa: BLE001 - a fault of the hook may not end the worker
-            _say(f"could not enlist after a task: {type(error).__name__}: {error}")
+            code = run_task(sock, authenticated)
+        except OSError:
+            # Spark has closed the socket, because it wants no more rows: the worker ends now, and
+            # its generators are never told.
+            _safely_after(1, before)
+            raise
+        _safely_after(code, before)
         return code
 
     return worker
+
+
+def _safely_after(code: int, before: int) -> None:
+    try:
+        _after(code, before)
+    except Exception as error:  # noqa: BLE001 - a fault of the hook may not end the worker
+        _say(f"could not enlist after a task: {type(error).__name__}: {error}")
 
 
 def _attempts() -> int:

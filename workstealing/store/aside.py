@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from redis.exceptions import DataError, MaxConnectionsError, ResponseError, TimeoutError
+from redis.exceptions import DataError, ResponseError, TimeoutError
 
-from workstealing.errors import WorkStealingError
+from workstealing.errors import WorkStealingError, is_pool_full
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, spelled
 from workstealing.store.twin import Node, Twin
@@ -22,7 +22,7 @@ from workstealing.store.twin import Node, Twin
 PATIENCE_SECONDS = 1.0
 # An event loop itself holds its tasks weakly.
 _tasks: set[asyncio.Task[Any]] = set()
-_CERTAIN = (WorkStealingError, ResponseError, DataError, MaxConnectionsError)
+_CERTAIN = (WorkStealingError, ResponseError, DataError)
 
 
 def leaves_open(error: BaseException) -> bool:
@@ -32,7 +32,7 @@ def leaves_open(error: BaseException) -> bool:
     the client's own, the caller has waited for as long as it wanted to. Every other error may be a
     cut connection, or an interruption: a cancelled task, a signal handler's exception.
     """
-    return not isinstance(error, (*_CERTAIN, TimeoutError))
+    return not (isinstance(error, (*_CERTAIN, TimeoutError)) or is_pool_full(error))
 
 
 def send_aside(twin: Twin, node: Node, commands: Sequence[Command]) -> list[Any]:

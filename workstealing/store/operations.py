@@ -150,6 +150,7 @@ class RoundTrip:
     def __init__(self, client: Any, transaction: bool = False, *, is_ordered: bool = False) -> None:
         self._client = client
         self._on_cluster = is_cluster(client)
+        self.is_transaction = transaction and not self._on_cluster
         options = {} if self._on_cluster else {"transaction": transaction}
         self.target = client.pipeline(**options)
         self._is_ordered = is_ordered

@@ -165,6 +165,11 @@ class Pipeline(Queued):
         """Send what is queued in one round trip; return the results, errors in their places."""
         trip = RoundTrip(self._client, self._transaction, is_ordered=True)
         first_steps = [_fill(trip, each) for each in queue]
+        if trip.is_transaction:
+            for each in first_steps:
+                if isinstance(each, _Done) and isinstance(each.result, Exception):
+                    # The server would execute nothing either.
+                    raise each.result
         replies = iter((yield trip))
         results: list[Any] = []
         for queued, first in zip(queue, first_steps, strict=True):
@@ -190,7 +195,7 @@ class Pipeline(Queued):
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """The result of something queued that needed no step. Fields: result."""
+    """The result of something queued that is not sent. Fields: result, or the error."""
 
     result: Any
 
@@ -198,7 +203,8 @@ class _Done:
 def _fill(trip: RoundTrip, queued: Any) -> Any:
     """Add the first step of something queued to a round trip, and return the step, or `_Done`.
 
-    Raises: everything that the first step raises; nothing was sent then.
+    A ResponseError stands for the server's own refusal, so it is the result. Raises: all other
+    errors of the first step; nothing was sent then.
     """
     if isinstance(queued, tuple):
         queue_plain(trip.target, *queued)
@@ -207,6 +213,9 @@ def _fill(trip: RoundTrip, queued: Any) -> Any:
         step = next(queued)
     except StopIteration as done:
         return _Done(done.value)
+    except ResponseError as refused:
+        # Without its traceback, whose frames hold the results and so itself.
+        return _Done(refused.with_traceback(None))
     if isinstance(step, Operation):
         trip.add(step)
     elif isinstance(step, list):

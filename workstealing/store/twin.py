@@ -205,8 +205,14 @@ class Twin:
         """Return the nodes that hold slots, as the client knows them; no round trip."""
         if not self.is_cluster:
             return [self._only_node()]
-        cache = self._client.nodes_manager.slots_cache
-        return list({(nodes[0].host, nodes[0].port) for nodes in list(cache.values()) if nodes})
+        return list(self.a_slot_of_each())
+
+    def a_slot_of_each(self) -> dict[Node, int]:
+        """Return a slot of each node that holds any, as the client knows them; no round trip."""
+        if not self.is_cluster:
+            return {self._only_node(): 0}
+        cache = list(self._client.nodes_manager.slots_cache.items())
+        return {(nodes[0].host, int(nodes[0].port)): slot for slot, nodes in cache if nodes}
 
     def node_of(self, slot: int) -> Node:
         """Return the node that holds a slot.

@@ -226,8 +226,8 @@ def _escape(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode())
 
 
-OPENING_SCRIPTS = ("layout/open", "layout/server_facts")
-"""The scripts that open a layout."""
+OPENING_SCRIPTS = ("layout/open", "layout/eviction_policy")
+"""The scripts that open a layout whose server keeps no deadlines itself."""
 NAMESPACE_KEYS = ("ws:NAME:layout", "ws:NAME:slots", "{*}:ws:NAME:*")
 """The keys of a namespace."""
 QUEUED = ALWAYS | ATTEMPT

@@ -18,6 +18,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from workstealing.clock import Clock
 from workstealing.errors import LayoutError, Moved, is_connection_fault
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked, is_elsewhere
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
@@ -128,12 +129,19 @@ class DueIndex:
         if is_old and not (before and self._is_avoided(self._node_of_key(self.names.layout))):
             found = self.drive(read_layout(self.names), budget)
             if before is not None and found != before:
+                self._announce(before, found)
                 found = found or self._restored(before, budget)
                 self._registry_read = None
                 self._on_loss()
             self._layout = found
             self._layout_read = now
         return self._layout
+
+    def _announce(self, before: Layout, found: Layout | None) -> None:
+        after = "gone" if found is None else f"{found.backend}, version {found.version}"
+        change = f"{before.backend}, version {before.version} -> {after}"
+        whose = f"the layout of the {self.names.kind.called} {self.names.namespace!r}"
+        ANNOUNCEMENTS.tell("layout", whose, change)
 
     def _restored(self, layout: Layout, budget: Budget) -> Layout:
         try:

@@ -146,11 +146,16 @@ def opening(key: bytes, fields: Sequence[str | int] = ()) -> tuple[Any, ...]:
     return ("EVAL", load("layout/open").body, 1, key, *fields)
 
 
+def ask_policy(key: bytes) -> Steps[str]:
+    """Return the policy by which the server of a key evicts, "": unknown. One round trip."""
+    return as_text((yield ("EVAL", load("layout/eviction_policy").body, 1, key)))
+
+
 class ServerAnswers(NamedTuple):
     """What a server tells of itself.
 
-    Fields: policy, by which it evicts, "": unknown; info: lines of INFO by their names, where
-    commands were asked for; known: those of the commands that it knows.
+    Fields: policy, by which it evicts, "": unknown; info: lines of INFO by their names; known:
+    those of the commands asked for that it knows.
     """
 
     policy: str
@@ -158,16 +163,12 @@ class ServerAnswers(NamedTuple):
     known: frozenset[str]
 
 
-def ask_server(key: bytes, commands: Sequence[str] = ()) -> Steps[ServerAnswers]:
+def ask_server(key: bytes, commands: Sequence[str]) -> Steps[ServerAnswers]:
     """Return the facts about the server of a key; commands: it is asked whether it knows them.
 
-    One round trip.
+    Only for structures whose server may keep deadlines itself. One round trip.
     """
-    return facts_of((yield ("EVAL", load("layout/server_facts").body, 1, key, *commands)))
-
-
-def facts_of(reply: Sequence[Any]) -> ServerAnswers:
-    """Return the facts in a reply of the script `server_facts`."""
+    reply = yield ("EVAL", load("layout/server_facts").body, 1, key, *commands)
     policy, *others = map(as_text, reply)
     lines = others[0].split("\n") if others else []
     info = dict(line.split(":", 1) for line in lines if ":" in line)

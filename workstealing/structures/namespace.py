@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Generic, Self
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.keys import SLOT_TAGS, SLOTS
+from workstealing.store.keys import SLOT_TAGS, SLOTS, key_slot
 from workstealing.store.operations import Steps, command
 from workstealing.store.twin import ClientT, Twin, twin_for
 from workstealing.store.valkey_clients import redis_client
@@ -162,6 +162,17 @@ class Names:
         """Return the key of an index shard's layout mark."""
         return b"{" + SLOT_TAGS[shard] + self._mark_end
 
+    def on_each_primary(self, twin: Twin) -> list[bytes]:
+        """Return keys to ask each primary by: the layout's, and one in a slot of each other one.
+
+        A cluster's client must have read its map. Raises: Unmapped if it has not. No round trip.
+        """
+        if not twin.is_cluster:
+            return [self.layout]
+        own = twin.node_of(key_slot(self.layout))
+        places = twin.a_slot_of_each()
+        return [self.layout, *(self.mark(slot) for node, slot in places.items() if node != own)]
+
     def carried(self, shard: int) -> bytes:
         """Return the key of the set of an index shard's keys that came from other nodes."""
         return b"{" + SLOT_TAGS[shard] + self._middle + b":carried"
@@ -230,7 +241,7 @@ def open_layout(names: Names, index_shards: int, allowed: Collection[str]) -> St
     three round trips.
     """
     found = yield from read_layout(names)
-    policy, *_ = yield from layouts.ask_server(names.layout)
+    policy = yield from layouts.ask_policy(names.layout)
     layouts.require_policy(names.kind, policy, allowed)
     if found is None:
         (backend,) = names.kind.backends

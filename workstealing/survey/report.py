@@ -588,4 +588,5 @@ def load_report(path: Path) -> dict[str, Any]:
         )
     if layout != FORMAT:
         raise ConfigurationError(f"{str(path)!r} is no result of workstealing survey --json")
-    return report
+    found: dict[str, Any] = report
+    return found

@@ -130,7 +130,20 @@ def test_a_cancelled_and_an_overdue_message_do_not_wait(any_server: AnyServer) -
     assert stats["cancelled"] == 1
     queue.cancel("gone")
     queue.cancel("never")
+    assert queue.read("others", "one") is None
     assert queue.stats("others")["cancelled"] == 1
+
+
+def test_nothing_is_known_of_a_group_that_has_never_read(any_server: AnyServer) -> None:
+    queue: Any = ShuffleQueue(any_server.client(), "q", 4, 1)
+    queue.write("t", {"a": 1})
+    # Nobody has read the queue yet, so every group will find all of it.
+    assert queue.stats("nobody")["waiting"] == 1
+    assert queue.read("workers", "one") is not None
+    said = r"'nobody' has never read this queue, so nothing is known of it: .* \('workers'\)"
+    with pytest.raises(ConfigurationError, match=said):
+        queue.stats("nobody")
+    assert queue.stats("workers")["pending"] == 1
 
 
 def test_each_group_has_figures_of_its_own(any_server: AnyServer) -> None:

@@ -75,7 +75,7 @@ class TestASilentServer:
         assert silent.connections == 1
 
     @pytest.mark.parametrize("options", [{"stale": 60}, {"early": 1.0}])
-    def test_by_two_commands(self, silent: SilentServer, options: Any) -> None:
+    def test_where_the_time_left_decides(self, silent: SilentServer, options: Any) -> None:
         square = squares(hashes_on(silent.port), **options)
         assert [square(2) for _ in range(20)] == [4] * 20
         assert silent.connections == 1

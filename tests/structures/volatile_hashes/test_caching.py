@@ -576,3 +576,14 @@ class TestFailingSources:
     def test_wrong_declarations_are_refused(self, redis7: RedisServer, wrong: Any) -> None:
         with pytest.raises(ConfigurationError, match="declares no exceptions: give a dict"):
             hashes_on(redis7).cached(ttl=1, key="x", errors=wrong)
+
+
+@pytest.mark.parametrize("options", [{}, {"stale": 60.0}, {"early": 1.0}])
+def test_a_hit_is_one_command(redis7: RedisServer, options: dict[str, float]) -> None:
+    page = hashes_on(redis7).cached(**LONG, key="page", field="text", **options)(lambda: "text")
+    page()
+    page()
+    client = redis7.client()
+    client.config_resetstat()
+    assert page() == "text"
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 1

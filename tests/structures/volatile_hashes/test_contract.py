@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import redis
 from redis._parsers import _RESP2Parser, _RESP3Parser
+from redis.exceptions import ClusterCrossSlotError
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.redis_py import take_connection
-from support.servers import AnyServer, RedisServer
+from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Slice
@@ -631,6 +632,49 @@ def test_a_pipelines_errors_name_their_command(either: Namespace) -> None:
         with pytest.raises(ConfigurationError, match=f"^{name} queues no command"):
             pipeline.execute()
     assert hashes.hget("k", "f") == b"1"
+
+
+def test_a_command_that_we_refuse_has_its_place_in_a_pipeline(either: Namespace) -> None:
+    hashes = either.hashes()
+    pipeline = hashes.pipeline(transaction=False)
+    pipeline.hset("k", "f", "1").hdel("k").hget("k", "f")
+    added, refused, value = pipeline.execute(raise_on_error=False)
+    assert (added, value) == (1, b"1")
+    assert isinstance(refused, redis.ResponseError)
+    pipeline.hset("k", "f", "2").hdel("k").hget("k", "f")
+    with pytest.raises(redis.ResponseError, match=r"^command 2 of the pipeline: wrong number"):
+        pipeline.execute()
+    assert hashes.hget("k", "f") == b"2"
+
+
+def test_a_refused_command_aborts_a_transaction(redis7: RedisServer) -> None:
+    hashes = VolatileHashes(redis7.client(), "n", backend="emulated")
+    pipeline = hashes.pipeline().hset("k", "f", "1").hdel("k")
+    with pytest.raises(redis.ResponseError, match="wrong number"):
+        pipeline.execute(raise_on_error=False)
+    assert not hashes.exists("k")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("backend", ["emulated", "native"])
+async def test_two_slots_are_refused_as_by_the_server(
+    cluster8: RedisCluster3, backend: str
+) -> None:
+    hashes = VolatileHashes(cluster8.client(), "n", backend=backend)
+    with pytest.raises(ClusterCrossSlotError):
+        hashes.rename("a", "b")
+    pipeline = hashes.pipeline().hset("a", "f", "1").rename("a", "b").hget("a", "f")
+    added, refused, value = pipeline.execute(raise_on_error=False)
+    assert (added, value) == (1, b"1")
+    assert isinstance(refused, ClusterCrossSlotError)
+    async with cluster8.async_client() as client:
+        waited = AsyncVolatileHashes(client, "n", backend=backend)
+        with pytest.raises(ClusterCrossSlotError):
+            await waited.rename("a", "b")
+        queued = waited.pipeline().rename("a", "b").hget("a", "f")
+        refused, value = await queued.execute(raise_on_error=False)
+        assert value == b"1"
+        assert isinstance(refused, ClusterCrossSlotError)
 
 
 def test_many_names_in_one_call(either: Namespace) -> None:

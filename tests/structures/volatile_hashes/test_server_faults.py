@@ -6,8 +6,9 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,21 @@ from support.servers import RedisCluster3, RedisServer, wait_until
 from workstealing import Recruiter
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, MigrateToNative
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.slice import Slice
 from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.structure import WARNING
-from workstealing.structures.volatile_hashes.commands import COUNT_EXISTING, MOVE_FIELD, STORE
+from workstealing.structures.volatile_hashes.commands import HashNames
+from workstealing.structures.volatile_hashes.own_commands import (
+    COUNT_EXISTING,
+    MISTREATED_NAMES,
+    MOVE_FIELD,
+    STORE,
+)
 from workstealing.structures.volatile_hashes.server_faults import (
     FAULTS,
     LAST_DEADLINE_MS,
-    MISTREATED_NAMES,
     ServerFault,
     applying,
     reason_against,
@@ -310,6 +317,88 @@ def test_a_migration_asks_all_nodes_of_a_cluster(cluster8: RedisCluster3) -> Non
     assert VolatileHashes(cluster8.client(), "n").open().backend == "native"
 
 
+@pytest.fixture
+def another_node(cluster8: RedisCluster3) -> Iterator[RedisServer]:
+    """A primary that holds no layout of the namespace "nodes", with an AOF."""
+    home = cluster8.node_of(key_slot(HashNames("nodes").layout))
+    other = next(node for node in cluster8.nodes if node is not home)
+    other.client().config_set("appendonly", "yes")
+    yield other
+    other.client().config_set("appendonly", "no")
+
+
+@pytest.mark.real
+@pytest.mark.cluster
+class TestOtherNodes:
+    """The settings of a cluster's nodes may differ."""
+
+    def test_auto_is_emulated_where_any_node_has_a_fault(
+        self,
+        cluster8: RedisCluster3,
+        another_node: RedisServer,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        with caplog.at_level(logging.INFO, "workstealing"):
+            assert VolatileHashes(cluster8.client(), "nodes").open().backend == "emulated"
+        assert any("'nodes'" in each and "aof-replay" in each for each in caplog.messages)
+
+    async def test_by_asyncio(self, cluster8: RedisCluster3, another_node: RedisServer) -> None:
+        async with cluster8.async_client() as client:
+            assert (await AsyncVolatileHashes(client, "nodes").open()).backend == "emulated"
+
+    def test_auto_is_native_where_none_has(self, cluster8: RedisCluster3) -> None:
+        assert VolatileHashes(cluster8.client(), "nodes").open().backend == "native"
+
+    def test_a_node_that_cannot_be_asked_is_not_trusted(
+        self, cluster8: RedisCluster3, another_node: RedisServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        another_node.client().config_set("appendonly", "no")
+        for node in cluster8.nodes:
+            hidden = ("-info",) if node is another_node else ()
+            node.client().execute_command(
+                *("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "+@all", *hidden)
+            )
+        client = cluster8.client(username="app", password="secret")
+        try:
+            with caplog.at_level(logging.INFO, "workstealing"):
+                assert VolatileHashes(client, "nodes").open().backend == "emulated"
+        finally:
+            for node in cluster8.nodes:
+                node.client().acl_deluser("app")
+        assert any("does not tell its version" in each for each in caplog.messages)
+
+    def test_a_node_that_lacks_the_commands_is_not_trusted(
+        self, redis7: RedisServer, redis8: RedisServer
+    ) -> None:
+        """A cluster in the midst of an upgrade, whose layout lies on an upgraded node."""
+        layout = key_slot(HashNames("nodes").layout)
+        home = sum(layout >= end for end in RedisCluster3.FIRST_SLOTS[1:])
+        binaries = [redis8.binary if each == home else redis7.binary for each in range(3)]
+        with RedisCluster3(binaries, name="mixed") as mixed:
+            hashes = VolatileHashes(mixed.client(), "nodes")
+            assert hashes.open().backend == "emulated"
+            hashes.hsetex("h", "f", "v", ex=600)
+            with pytest.raises(ConfigurationError, match="the server lacks HSETEX"):
+                MigrateToNative(hashes).perform(Slice(25, 5.0))
+
+    def test_a_native_namespace_is_looked_at_everywhere(
+        self, cluster8: RedisCluster3, another_node: RedisServer
+    ) -> None:
+        hashes = VolatileHashes(cluster8.client(), "nodes", backend="native")
+        hashes.hsetex("h", "f", "v", ex=600)
+        found = hashes.inspect(hashes.check_steps(), 5.0)
+        assert ", aof-replay" in [each.what for each in found]
+        # One node a slice.
+        job = HashFieldExpiry(hashes)
+        slices = [Slice(5, 5.0) for _ in range(5)]
+        assert [job.perform(each) for each in slices] == [0] * 5
+        figures = [(each.measured or {}).get("server_faults") for each in slices]
+        assert figures[0] == 0.0
+        assert figures[2:] == [2.0, None, None]
+        # The layout is known by then, and a minute has not passed.
+        assert [each.operations for each in slices[3:]] == [0, 0]
+
+
 @pytest.mark.real
 class TestLater:
     """A native namespace whose server's settings change."""
@@ -325,6 +414,9 @@ class TestLater:
             (", aof-replay", WARNING),
             (", increment-drops-deadline", WARNING),
         ]
+        # backend="emulated" would be refused: the namespace is native.
+        for each in found[1:]:
+            assert ": move the namespace by MigrateToEmulated, or " in each.said
 
     def test_a_slice_tells_it(self, start_redis: Start, caplog: pytest.LogCaptureFixture) -> None:
         server = start_redis(8)
@@ -332,12 +424,18 @@ class TestLater:
         hashes.hsetex("h", "f", "v", ex=600)
         server.client().config_set("appendonly", "yes")
         job, slice = HashFieldExpiry(hashes), Slice(5, 5.0)
+        number, _ = ANNOUNCEMENTS.since(0)
         with caplog.at_level(logging.WARNING, "workstealing"):
             assert job.perform(slice) == 0
             assert job.perform(Slice(5, 5.0)) == 0
         assert slice.measured == {"server_faults": 2.0}
         lines = [each for each in caplog.messages if "aof-replay" in each]
         assert len(lines) == 1
+        # An event of the fleet, once for each.
+        _, told = ANNOUNCEMENTS.since(number)
+        assert [(each.kind, each.subject) for each in told] == [
+            ("server_fault", "the native namespace 'n'")
+        ] * 2
 
     def test_and_is_quiet_where_there_is_none(self, redis8: RedisServer) -> None:
         hashes = VolatileHashes(redis8.client(), "n")
@@ -455,6 +553,11 @@ class TestValkeysOwnWays:
         assert hashes.hpttl("h", "f") == [-1]
         assert hashes.hpexpireat("h", LAST_DEADLINE_MS, "f") == [1]
         assert hashes.hsetex("h", "f", "w", pxat=LAST_DEADLINE_MS)
+
+
+def test_the_last_deadline_is_the_same_in_scripts() -> None:
+    lua = files("workstealing.lua").joinpath("volatile_hashes/hash.lua").read_text("utf-8")
+    assert re.findall(r"^local LAST_DEADLINE = (.*)$", lua, re.MULTILINE) == [str(LAST_DEADLINE_MS)]
 
 
 @pytest.mark.parametrize("backend", ["native", "emulated"])

@@ -53,9 +53,10 @@ function fillJob(element, job) {
   const isNew = !element.dataset.filled;
   element.dataset.filled = "yes";
   element.classList.toggle("bad", job.bad);
-  const { name, problem, note, elsewhere } = job;
-  fields(element, { name, problem, note, elsewhere, outcomes: job.outcomes.text });
+  const { name, problem, note, newest, elsewhere } = job;
+  fields(element, { name, problem, note, newest, elsewhere, outcomes: job.outcomes.text });
   fillLines(element.querySelector(".errors"), job.errors);
+  fillLines(element.querySelector(".measured"), job.measured);
   const badges = element.querySelector('[data-field="badges"]');
   badges.replaceChildren(
     ...job.badges.map((each) => {
@@ -100,8 +101,14 @@ function fillItem(row, item) {
 }
 
 function fillProcess(row, process) {
-  const { host, pid, version, since } = process;
-  fields(row, { host, pid, version, since });
+  const { host, pid, version, since, last } = process;
+  fields(row, { host, pid, version, since, last });
+}
+
+function fillEvent(row, event) {
+  const { ago, said, where } = event;
+  fields(row, { ago, said, where });
+  row.classList.toggle("bad", event.bad);
 }
 
 function fillCache(row, cache) {
@@ -148,6 +155,45 @@ function fillTiles(tiles) {
 // ---- charts --------------------------------------------------------------------------------------
 
 let charts = [];
+// The events of the charts' hour, as vertical lines.
+let marks = [];
+// A job keeps its colour as long as the page is open.
+const colours = new Map();
+
+function colour(name, names) {
+  if (!colours.has(name)) {
+    const taken = new Set(names.map((each) => colours.get(each)));
+    const free = [0, 1, 2, 3, 4, 5, 6, 7].find((each) => !taken.has(each));
+    colours.set(name, free === undefined ? colours.size % 8 : free);
+  }
+  return css(`--line-${colours.get(name) + 1}`);
+}
+
+function drawMarks(plot) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.lineWidth = devicePixelRatio;
+  ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+  for (const mark of marks) {
+    const x = Math.round(plot.valToPos(mark.at, "x", true));
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.strokeStyle = css(mark.bad ? "--bad" : "--dim");
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
+}
+
+// Without a cursor on the chart, its legend has the last value of each line.
+function showLast(plot) {
+  if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) return;
+  const [times, ...lines] = plot.data;
+  let last = times.length - 1;
+  while (last > 0 && lines.every((line) => line[last] === null || line[last] === undefined)) last--;
+  if (last >= 0) plot.setLegend({ idx: last });
+}
 
 function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -196,7 +242,8 @@ function chart(id, names, height, format, special) {
     height,
     tzDate: (time) => uPlot.tzDate(new Date(time * 1000), "Etc/UTC"),
     cursor: { y: false, drag: { x: false, y: false }, sync: { key: "hour" } },
-    legend: { show: special.legend === true },
+    legend: { show: true },
+    hooks: { draw: [drawMarks], setCursor: [showLast], setData: [showLast] },
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
     axes: [
       { ...axis, values: "{HH}:{mm}", space: 60 },
@@ -209,9 +256,9 @@ function chart(id, names, height, format, special) {
     ],
     series: [
       { label: "UTC", value: "{HH}:{mm}" },
-      ...names.map((name, number) => ({
+      ...names.map((name) => ({
         label: name,
-        stroke: css(`--line-${(number % 8) + 1}`),
+        stroke: colour(name, names),
         width: 2,
         fill: special.area ? `${css("--line-1")}22` : undefined,
         // Nothing is drawn over minutes without figures. A minute between two such gaps, which no
@@ -232,13 +279,14 @@ function drawCharts(data) {
     document.getElementById("charts").hidden = false;
     for (const each of charts) each.destroy();
     charts = [
-      chart("chart-lag", data.names, 190, seconds, { incrs: SECONDS, legend: true }),
+      chart("chart-lag", data.names, 190, seconds, { incrs: SECONDS }),
       chart("chart-items", data.names, 230, plain, {}),
       chart("chart-traffic", ["enlisted"], 230, plain, { area: true }),
     ];
     charts.key = key;
   }
   for (const each of document.querySelectorAll("[data-charted]")) text(each, data.note);
+  marks = data.marks;
   charts[0].setData([data.times, ...data.lag]);
   charts[1].setData([data.times, ...data.items]);
   charts[2].setData([data.times, data.traffic]);
@@ -265,7 +313,8 @@ const stale = document.getElementById("stale");
 let quiet = 0;
 
 function alive() {
-  light.className = "light live";
+  // Green only where somebody knows that all is well, however lively the connection is.
+  light.className = `light live ${latest ? latest.light : "dim"}`;
   stale.hidden = true;
   clearTimeout(quiet);
   quiet = setTimeout(() => {
@@ -279,6 +328,7 @@ function fill(page) {
   for (const name of ["name", "source", "at"]) {
     text(document.querySelector(`[data-page="${name}"]`), page[name]);
   }
+  document.body.classList.toggle("old", page.old);
   const count = page.alarm_count;
   document.title = `${count ? `(${count}) ` : ""}Work stealing: ${page.name}`;
   fillLines(document.getElementById("alarms"), page.alarms);
@@ -296,6 +346,10 @@ function fill(page) {
   text(document.getElementById("caches-text"), called);
   match(document.getElementById("cache-rows"), "cache-template", caches, "id", fillCache);
   document.getElementById("caches-section").hidden = caches.length === 0;
+  const { text: happened, rows: lately } = page.events;
+  text(document.getElementById("events-text"), happened);
+  match(document.getElementById("event-rows"), "event-template", lately, "id", fillEvent);
+  document.getElementById("events-section").hidden = lately.length === 0;
   const { text: said, rows } = page.processes;
   text(document.getElementById("processes-text"), said);
   match(document.getElementById("process-rows"), "process-template", rows, "id", fillProcess);

@@ -38,6 +38,7 @@ from workstealing.store.twin import Node
 from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.hashes import HashPipeline
 from workstealing.structures.volatile_hashes.scanning import HashScan, KeyChoice, LiveFields
+from workstealing.structures.volatile_hashes.server_faults import LAST_DEADLINE_MS
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -267,7 +268,6 @@ def _changed(options: VolatileHashOptions) -> LayoutError:
     )
 
 
-LAST_DEADLINE_MS = 2**46 - 1
 # Arrow batches have the names and types of the session's columns.
 _REQUIRED: dict[str, tuple[Callable[[DataType], bool], str]] = {
     "key": (is_text, "a string or binary column"),

@@ -21,6 +21,7 @@ from workstealing.structures.shuffle_queue.names import (
 MOST_MESSAGES = 10_000
 """How many messages `stats` looks at by default, to tell the tenants apart."""
 MOST_CONSUMERS = 1_000
+_GROUPS_NAMED = 8
 STREAMS_A_SCRIPT, ENTRIES_A_STREAM, ENTRIES_A_SCRIPT = 64, 32, 256
 
 COUNTERS = ("redelivered", "overdue")
@@ -56,7 +57,7 @@ class Describing(QueueBase):
     ) -> Steps[dict[str, Any]]:
         """Describe the queue as one group sees it.
 
-        Arguments: group: if it has not read yet, it sees every message as waiting; most_messages:
+        Arguments: group: if no group has read yet, it sees every message as waiting; most_messages:
         how many messages to look at, at most, to count the tenants' messages (0: leave the tenants
         out). Returns a dict:
 
@@ -83,7 +84,8 @@ class Describing(QueueBase):
           legacy: the same for the legacy stream, None if it is empty.
 
         Each script is exact for its moment; a busy queue moves on between two scripts. Raises:
-        ConfigurationError for unusable arguments; LayoutError. Costs one script, one more for each
+        ConfigurationError for unusable arguments, and for a group that has never read the queue,
+        although others have; LayoutError. Costs one script, one more for each
         64 streams, and one more for each 256 messages that it looks at (it reads them whole), with
         a round trip each.
         """
@@ -141,7 +143,9 @@ class _Looking:
     def steps(self) -> Steps[dict[str, Any]]:
         """Look, and return what `stats` returns."""
         head = yield self._head()
-        now, span, cancelled, returned, delayed, dead, known, seen, state = head
+        now, span, cancelled, returned, delayed, dead, known, seen, state, has_read = head
+        if not has_read:
+            yield from self._require_group()
         for name, at in _pairs(seen):
             self.consumers[as_text(name)] = {"pending": 0, "seen_seconds": _seconds(now, float(at))}
         streams = [_Seen(number) for number in (LEGACY, *range(span))]
@@ -184,6 +188,17 @@ class _Looking:
             "legacy": described.pop(LEGACY, None),
             "streams": described,
         }
+
+    def _require_group(self) -> Steps[None]:
+        """Refuse a group that has never read a queue of others: its zeros would be no answer."""
+        groups = yield self.step("groups", (self.keys.meta,))
+        if groups:
+            shown = ", ".join(sorted(repr(as_text(each)) for each in groups)[:_GROUPS_NAMED])
+            more = ", ..." if len(groups) > _GROUPS_NAMED else ""
+            raise ConfigurationError(
+                f"the group {as_text(self.group.group)!r} has never read this queue, so nothing is"
+                f" known of it: give one of its groups ({shown}{more})"
+            )
 
     def _head(self) -> Operation:
         group = self.group

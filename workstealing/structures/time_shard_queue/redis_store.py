@@ -20,7 +20,7 @@ from workstealing.store.valkey_clients import redis_client
 from workstealing.structures.layout import (
     Kind,
     Versioned,
-    ask_server,
+    ask_policy,
     checked_policies,
     read_pairs,
     require_policy,
@@ -342,7 +342,7 @@ class RedisTimeShards:
         found: Versioned[Rotation] | None = yield self._layout()
         if found is None and not create:
             return None
-        policy, *_ = yield from ask_server(layout_key(self.name))
+        policy = yield from ask_policy(layout_key(self.name))
         require_policy(KIND, policy, self._policies)
         if found is None:
             found = yield self._layout(new=True)

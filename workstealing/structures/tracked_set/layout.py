@@ -13,7 +13,7 @@ from workstealing.store.operations import Steps
 from workstealing.structures.layout import (
     Kind,
     Versioned,
-    ask_server,
+    ask_policy,
     opening,
     read_pairs,
     require_policy,
@@ -129,7 +129,7 @@ def open_layout(names: TrackedSetNames, allowed_policies: Collection[str]) -> St
     Raises: LayoutError for a foreign layout; EvictionPolicyError. Two round trips, once.
     """
     names.check((yield names.opening()))
-    policy, *_ = yield from ask_server(names.layout)
+    policy = yield from ask_policy(names.layout)
     require_policy(KIND, policy, allowed_policies)
 
 

@@ -17,7 +17,7 @@ from functools import update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from workstealing.clock import SYSTEM_CLOCK
-from workstealing.errors import is_connection_fault
+from workstealing.errors import is_connection_fault, is_pool_full
 from workstealing.recruiting.breakers import Breaker
 from workstealing.recruiting.cache_figures import CACHES, CacheFigures
 from workstealing.recruiting.deferral import Enlister
@@ -35,21 +35,16 @@ from workstealing.structures.volatile_hashes.cached_policy import (
     positions_of,
     signature_for,
 )
-from workstealing.structures.volatile_hashes.calls import (
-    breaker_of,
-    is_pool_full,
-    may_ask,
-    only_breaker,
-)
-from workstealing.structures.volatile_hashes.commands import FORGET, LEASE, STORE, UNLEASE
+from workstealing.structures.volatile_hashes.calls import breaker_of, may_ask, only_breaker
 from workstealing.structures.volatile_hashes.flights import Awaited, CachedFlight, Landing
+from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, LOOK, STORE, UNLEASE
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Requests = Generator[Any, Any, R]
 """A generator as `Steps`, but its commands are hash commands, which the hashes translate.
 
-A step is a hash command, a list of them for one round trip, a `Sleep`, or an `Awaited` flight.
+A step is a hash command, a `Sleep`, or an `Awaited` flight.
 `drive_by` sends them through the methods of the hashes.
 """
 
@@ -224,16 +219,14 @@ class CachedResults(Generic[P, R]):
 
     def _question(self, turn: ComputingTurn) -> Any:
         """Return the request that reads a field, and its remaining time where that decides."""
-        key, field = turn.key, turn.field
         if self._policy.stale or self._policy.early:
-            return [("HMGET", key, field), ("HPTTL", key, "FIELDS", 1, field)]
-        return ("HMGET", key, field)
+            return (LOOK, turn.key, "FIELDS", 1, turn.field)
+        return ("HMGET", turn.key, turn.field)
 
     def _answered(self, turn: ComputingTurn, reply: Any) -> CachedEntry | None:
         """Return the entry that answers the question, also if it is due."""
         if self._policy.stale or self._policy.early:
-            (value,), (left,) = reply
-            return self._entry(turn, value, left)
+            return self._entry(turn, *reply)
         return self._entry(turn, reply[0], -1)
 
     def _breaker_of(self, key: str) -> Breaker:
@@ -271,6 +264,12 @@ class CachedResults(Generic[P, R]):
         seconds = time.monotonic() - began
         self._figures.compute(seconds)
         return seconds
+
+    def _count_failure(self, error: Exception) -> None:
+        """Count a computation that raised, unless by a kept answer or a host's time-out."""
+        answers = tuple(kind for kind, _ in self._policy.errors)
+        if not (isinstance(error, answers) or timeouts.include(error)):
+            self._figures.fail()
 
     def _unanswered(self, turn: ComputingTurn, error: Exception) -> bool:
         """Take note of a question's fault; say whether Redis is away."""
@@ -495,6 +494,7 @@ class CachedResults(Generic[P, R]):
         self, turn: ComputingTurn, error: Exception
     ) -> tuple[CachedEntry | None, Requests[None] | None]:
         """Return the old result that stands in for an exception, and what Redis is to be told."""
+        self._count_failure(error)
         if timeouts.include(error):
             return None, None
         if turn.seen is not None and not isinstance(turn.seen.value, KeptError):

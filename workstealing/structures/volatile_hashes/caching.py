@@ -29,7 +29,7 @@ from workstealing.structures.volatile_hashes.cached_results import (
     Requests,
     timeouts,
 )
-from workstealing.structures.volatile_hashes.calls import tell
+from workstealing.structures.volatile_hashes.calls import HostCall
 from workstealing.structures.volatile_hashes.flights import Awaited
 from workstealing.structures.volatile_hashes.serializers import Serializer, SerializerName
 
@@ -119,6 +119,9 @@ class CachedFunction(CachedResults[P, R]):
             began = time.monotonic()
             try:
                 value: R = self._function(*self._before, *args, **kwargs)
+            except Exception as error:
+                self._count_failure(error)
+                raise
             finally:
                 cost = self._took(began)
             self._strictly(turn, self._storing(turn, self._encoded(value), cost))
@@ -203,23 +206,8 @@ class CachedFunction(CachedResults[P, R]):
             return None
         if isinstance(request, Awaited):
             return request.flight.wait(request.seconds)
-        is_one = isinstance(request, tuple)
-        breaker = self._breaker or self._breaker_of(request[1] if is_one else request[0][1])
-        seen = breaker.outage
-        try:
-            if is_one:
-                reply = self._hashes.execute_command(*request, **AS_BYTES)
-            else:
-                with self._hashes.pipeline(transaction=False) as queue:
-                    for each in request:
-                        queue.execute_command(*each, **AS_BYTES)
-                    reply = queue.execute()
-        except Exception as error:
-            tell(breaker, seen, error, timeouts)
-            raise
-        if breaker.outage is not None:
-            breaker.recover()
-        return reply
+        with HostCall(self._breaker or self._breaker_of(request[1]), timeouts):
+            return self._hashes.execute_command(*request, **AS_BYTES)
 
 
 class AsyncCachedFunction(CachedResults[P, R]):
@@ -298,6 +286,9 @@ class AsyncCachedFunction(CachedResults[P, R]):
             began = time.monotonic()
             try:
                 value: R = await self._function(*self._before, *args, **kwargs)
+            except Exception as error:
+                self._count_failure(error)
+                raise
             finally:
                 cost = self._took(began)
             await self._strictly(turn, self._storing(turn, self._encoded(value), cost))
@@ -376,23 +367,8 @@ class AsyncCachedFunction(CachedResults[P, R]):
             return None
         if isinstance(request, Awaited):
             return await request.flight.wait_async(request.seconds)
-        is_one = isinstance(request, tuple)
-        breaker = self._breaker or self._breaker_of(request[1] if is_one else request[0][1])
-        seen = breaker.outage
-        try:
-            if is_one:
-                reply = await self._hashes.execute_command(*request, **AS_BYTES)
-            else:
-                async with self._hashes.pipeline(transaction=False) as queue:
-                    for each in request:
-                        queue.execute_command(*each, **AS_BYTES)
-                    reply = await queue.execute()
-        except Exception as error:
-            tell(breaker, seen, error, timeouts)
-            raise
-        if breaker.outage is not None:
-            breaker.recover()
-        return reply
+        with HostCall(self._breaker or self._breaker_of(request[1]), timeouts):
+            return await self._hashes.execute_command(*request, **AS_BYTES)
 
     def _enlist(self) -> None:
         recruiter = self._enlister()
@@ -451,8 +427,8 @@ class BlockingCaching:
 
         Returns: a decorator. The decorated function also has `refresh(*args)`, which computes now,
         `invalidate(*args)`, which forgets, and `place(*args)`, the names of hash and field.
-        Raises: ConfigurationError; MissingExtraError. A hit costs one round trip of one Redis
-        command (of two with `stale` or `early`), a miss four round trips.
+        Raises: ConfigurationError; MissingExtraError. A hit costs one round trip of one
+        command, a miss four round trips.
         """
         policy = checked_policy(
             key=key,

@@ -7,23 +7,16 @@ its success or fault. No I/O.
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import Any
 
-from workstealing.errors import is_connection_fault
-from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker, Outage
+from workstealing.errors import is_connection_fault, is_pool_full
+from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker
 from workstealing.recruiting.faults import HostTimeouts
 
-# redis-py has no class of its own for the second, and an older one not for the first.
-_FULL = ("Too many connections", "No connection available.")
 # redis-py's ConnectionErrors that are replies: the server was reached, and said no.
 _REPLIES = frozenset({"AuthenticationError", "AuthorizationError", "BusyLoadingError"})
 _FEW_CONNECTIONS = "max number of clients reached"
-
-
-def is_pool_full(error: BaseException) -> bool:
-    """Say whether a client's pool had no connection left, which says nothing about the server."""
-    name = type(error).__name__
-    return name == "MaxConnectionsError" or (name == "ConnectionError" and str(error) in _FULL)
 
 
 def breaker_of(hashes: Any, key: Any) -> Breaker:
@@ -48,17 +41,41 @@ def may_ask(breaker: Breaker) -> bool:
     return breaker.outage is None or breaker.admits(SERVER_BREAKERS.clock.monotonic())
 
 
-def tell(breaker: Breaker, seen: Outage | None, error: Exception, timeouts: HostTimeouts) -> None:
-    """Tell a breaker of a call's error: a fault opens it, and a reply closes it.
+class HostCall:
+    """A call to a server, whose end its breaker learns: `with HostCall(breaker, timeouts): ...`.
 
-    Arguments: breaker; seen: its `outage` when the call began; error; timeouts: the host's own,
-    which say nothing about the server. So do a full pool, and errors that are no client's.
+    A fault opens the breaker, and a reply closes it, an error reply too. A full pool says nothing
+    about the server; neither do errors that are no client's. Everything passes.
+
+    Arguments: breaker; timeouts: the host's own, which say nothing about the server either.
     """
-    if timeouts.include(error) or is_pool_full(error):
-        return
-    names = {base.__name__ for base in type(error).__mro__}
-    replied = "ResponseError" in names or not names.isdisjoint(_REPLIES)
-    if replied or str(error) == _FEW_CONNECTIONS:
-        breaker.recover()
-    elif is_connection_fault(error):
-        breaker.fail(SERVER_BREAKERS.clock.monotonic(), seen)
+
+    __slots__ = ("_breaker", "_seen", "_timeouts")
+
+    def __init__(self, breaker: Breaker, timeouts: HostTimeouts) -> None:
+        self._breaker, self._timeouts = breaker, timeouts
+        self._seen = breaker.outage
+
+    def __enter__(self) -> None:
+        """Begin; the breaker's state of that moment is known already."""
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Tell the breaker."""
+        if error is None:
+            # A usual call ends here.
+            if self._breaker.outage is not None:
+                self._breaker.recover()
+        elif isinstance(error, Exception):
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        if self._timeouts.include(error) or is_pool_full(error):
+            return
+        names = {base.__name__ for base in type(error).__mro__}
+        replied = "ResponseError" in names or not names.isdisjoint(_REPLIES)
+        if replied or str(error) == _FEW_CONNECTIONS:
+            self._breaker.recover()
+        elif is_connection_fault(error):
+            self._breaker.fail(SERVER_BREAKERS.clock.monotonic(), self._seen)

@@ -6,10 +6,8 @@ redis-py's own: they end in ``execute_command("HSETEX", ...)``, and here that co
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from redis.client import NEVER_DECODE
@@ -31,10 +29,17 @@ from workstealing.structures.namespace import (
     Names,
     NamespaceKind,
 )
-from workstealing.structures.volatile_hashes.server_faults import (
-    LAST_DEADLINE_MS,
-    MISREAD_NAMES,
-    MISTREATED_NAMES,
+from workstealing.structures.volatile_hashes.own_commands import (
+    COUNT_EXISTING,
+    FORGET,
+    LEASE,
+    LEASING,
+    LOOK,
+    MOVE_FIELD,
+    OWN_COMMANDS,
+    STORE,
+    UNLEASE,
+    require_faithful,
 )
 
 Arguments = Sequence[Any]
@@ -45,27 +50,6 @@ _MOST_RANDOM_FIELDS = 100_000
 
 NATIVE_COMMANDS = ("HSETEX", "HGETEX", "HPEXPIREAT", "HPEXPIRETIME", "HPERSIST")
 OPTIONAL_NATIVE_COMMANDS = ("HGETDEL",)
-COUNT_EXISTING = "HINCRBYFXX"
-"""A command of this package's own, HINCRBY of a field that exists: hash, field, amount, FXX.
-
-The reply is the sum, or None: there is no such field.
-"""
-MOVE_FIELD = "HMOVEFIELD"
-"""A command of this package's own: hash, other hash, FIELDS, 2, field, its new name.
-
-It moves a field with its deadline. The reply is 1, or 0: there is no such field.
-"""
-LEASE, UNLEASE, STORE, FORGET = "HLEASE", "HUNLEASE", "HSTORE", "HFORGET"
-"""Commands of this package's own, on the leases of those who compute fields: hash, FIELDS, ...
-
-The scripts of `lua/volatile_hashes` (lease, unlease, store, forget) say what follows, and the
-replies. FORGET is HDEL and also ends the leases.
-"""
-# The server's own command that each needs where the server keeps the deadlines.
-_LEASING = {LEASE: "HPTTL", UNLEASE: "", STORE: "HSETEX", FORGET: "HDEL"}
-_LEASING |= dict.fromkeys(("DEL", "UNLINK"), "NATIVE")
-OWN_COMMANDS = frozenset({COUNT_EXISTING, MOVE_FIELD, *_LEASING})
-"""The commands that need a script on every backend."""
 VOLATILE_HASHES = NamespaceKind(
     name="volatile_hashes",
     called="volatile hashes",
@@ -189,6 +173,7 @@ def _telling(unit_ms: int, relative: int) -> _HashCommand:
 _COMMANDS: dict[str, _HashCommand] = {
     **{name.upper(): _reading(name) for name in ("hget", "hmget", "hlen", "hkeys", "hvals")},
     **{name.upper(): _reading(name) for name in ("hstrlen", "hrandfield", "exists")},
+    LOOK: _HashCommand("volatile_hashes/hlook", writes=False, checked=True),
     "HTTL": _telling(1000, 1),
     "HPTTL": _telling(1, 1),
     "HEXPIRETIME": _telling(1000, 0),
@@ -309,59 +294,6 @@ def require_users_keys(args: Arguments) -> None:
         _require_few(args[2])
 
 
-_TIMES_MS = {"EX": (1000, True), "PX": (1, True), "EXAT": (1000, False), "PXAT": (1, False)}
-_EXPIRES_MS = {"HEXPIRE": "EX", "HPEXPIRE": "PX", "HEXPIREAT": "EXAT", "HPEXPIREAT": "PXAT"}
-_SUMS = frozenset({"HINCRBY", "HINCRBYFLOAT", COUNT_EXISTING})
-VALKEY_QUIRKS = frozenset({"HSETEX", "HGETEX", STORE, MOVE_FIELD, *_SUMS, *_EXPIRES_MS})
-"""The commands that `require_faithful` looks at."""
-
-
-def require_faithful(args: Arguments) -> None:
-    """Refuse a command of a native namespace that Valkey would do in another way than Redis.
-
-    Raises: ConfigurationError for a name of a hash that it takes for an option, so that no replica
-    hears of the write; ResponseError, as of Redis, for a deadline past the year 4199.
-    """
-    word, is_store = args[0], args[0] == STORE
-    if word in _EXPIRES_MS:
-        _require_deadline(word, _EXPIRES_MS[word], args[2])
-    elif word in _SUMS:
-        # It passes the sum of a field with a deadline on as HSETEX key PXAT.
-        _require_name(word, args[1], MISREAD_NAMES)
-    elif word == MOVE_FIELD:
-        _require_name(word, args[2], MISREAD_NAMES)
-    else:
-        word = "HSETEX" if is_store else word
-        _require_name(word, args[1], MISTREATED_NAMES)
-        options = args[2 : args.index("FIELDS", 2)]
-        for option, given in pairwise(options):
-            if option in _TIMES_MS:
-                _require_deadline(word, option, given)
-        if is_store:
-            # Behind the field and the nonce; '' for no deadline.
-            _require_deadline(word, "PX", args[6])
-
-
-def _require_name(word: str, name: Any, refused: Collection[bytes]) -> None:
-    if to_bytes(name).lower() in refused:
-        raise ConfigurationError(
-            f"Valkey takes the hash's name {name!r} for an option of {word}, and its"
-            ' replicas miss the write: use another name, or backend="emulated"'
-        )
-
-
-def _require_deadline(word: str, unit: str, given: Any) -> None:
-    ms, is_relative = _TIMES_MS[unit]
-    try:
-        amount = int(given)
-    except (TypeError, ValueError, OverflowError):
-        # The server's to refuse.
-        return
-    # The server's clock decides, and some seconds decide nothing in the year 4199.
-    if amount * ms + (time.time_ns() // 1_000_000 if is_relative else 0) > LAST_DEADLINE_MS:
-        raise ResponseError(f"invalid expire time in '{word.lower()}' command")
-
-
 def hashes_in(args: Arguments) -> Arguments:
     """Return the hashes that a command names."""
     return args[1:3] if args[0] in _NAMES_TWO else args[1:2]
@@ -395,7 +327,7 @@ class HashTranslator:
             raise ResponseError(f"volatile hashes do not have the command {word}")
         if word in _REFUSED_BARE:
             _require_arguments(word, args)
-        if word in _LEASING:
+        if word in LEASING:
             return self._leasing(layout, args)
         script = self._scripts.get(command.script) or self.script(command.script)
         name = to_bytes(args[1])
@@ -411,7 +343,10 @@ class HashTranslator:
         layout.require_writable()
         keys = self._names.for_writing(name, layout)
         if command.keys == 2:
-            keys += self._names.for_writing(to_bytes(args[2]), layout)
+            other = to_bytes(args[2])
+            keys += self._names.for_writing(other, layout)
+            if word == MOVE_FIELD:
+                keys += (self._names.computing(other),)
         values = (layout.mark, *command.told, *args[1 + command.keys :])
         return Operation(script, keys, values, command.read, once=is_once(args))
 
@@ -443,7 +378,7 @@ class HashTranslator:
             if layout.backend == RETURNING:
                 before = self.takes(layout, args)
             last = self.translate(layout, args, options)
-        elif args[0] in _LEASING:
+        elif args[0] in LEASING:
             before = self.moves(layout, args) if layout.is_migrating else []
             last = self._leasing(layout, args)
         elif layout.is_guarded:
@@ -452,7 +387,7 @@ class HashTranslator:
             if layout.is_migrating:
                 before = self.moves(layout, args)
             if args[0] in layout.missing:
-                last = self.substitute(args)
+                last = self.substitute(args, options)
             else:
                 last = plain(*args, options=options, once=is_once(args))
         return [*before, last]
@@ -460,7 +395,7 @@ class HashTranslator:
     def _leasing(self, layout: Layout, args: Arguments) -> Operation:
         """Return the operation of a command that knows of leases, the same one on every backend."""
         layout.require_writable()
-        command, native, mark = _COMMANDS[args[0]], _LEASING[args[0]], layout.mark
+        command, native, mark = _COMMANDS[args[0]], LEASING[args[0]], layout.mark
         if layout.backend == EMULATED or (layout.is_emulated and args[0] != LEASE):
             native = ""
         elif layout.is_migrating:
@@ -481,7 +416,7 @@ class HashTranslator:
             raise ResponseError(f"volatile hashes do not have the command {args[0]}")
         if args[0] in layout.missing and args[0] != "HSCAN":
             # An older redis-py misreads HSCAN's own reply, but not a script's.
-            return self._substitute(args, layout)
+            return self._substitute(args, options, layout)
         if len(args) > _GUARDED_ARGUMENTS:
             # More than a script can pass on: it is as in a native namespace.
             return plain(*args, options=options, once=is_once(args))
@@ -508,7 +443,7 @@ class HashTranslator:
             fields = args[args.index("FIELDS", 2) + 2 :]
             if args[0] == "HSETEX":
                 fields = fields[::2]
-            elif args[0] in _LEASING:
+            elif args[0] in LEASING:
                 # Behind them there are the lease's own arguments.
                 at = args.index("FIELDS", 2) + 1
                 fields = fields[: args[at]]
@@ -550,16 +485,18 @@ class HashTranslator:
         script = self.script("volatile_hashes/migrate")
         return Operation(script, self._names.for_writing(key, layout), args, int)
 
-    def substitute(self, args: Arguments) -> Operation:
+    def substitute(self, args: Arguments, options: Mapping[str, Any]) -> Operation:
         """Return the operation for a command that a native server lacks, or an older redis-py."""
         if args[0] == "HSCAN":
             # Its options come in twos, but for NOVALUES. redis-py splits a name at spaces when it
             # sends it, but finds no reader by this one, and an older one's reader loses the fields.
             read = _scanned if len(args) % 2 else _scanned_fields
             return Operation(None, (args[1],), ("HSCAN ", *args[1:]), read)
-        return self._substitute(args)
+        return self._substitute(args, options)
 
-    def _substitute(self, args: Arguments, guarding: Layout | None = None) -> Operation:
+    def _substitute(
+        self, args: Arguments, options: Mapping[str, Any], guarding: Layout | None = None
+    ) -> Operation:
         """Return the script for a command that a server lacks; guarding: it looks at the mark."""
         script = self.script(f"volatile_hashes/native_{args[0].lower()}")
         names, mark = tuple(map(to_bytes, hashes_in(args))), ""
@@ -567,9 +504,11 @@ class HashTranslator:
         if guarding is not None:
             shards = (guarding.shard_of(key_slot(name)) for name in names)
             keys, mark = (*names, *map(self._names.mark, shards)), guarding.mark
+        if args[0] == MOVE_FIELD:
+            keys = (*keys, self._names.computing(names[1]))
         reads = _COMMANDS[args[0]].read if args[0] in OWN_COMMANDS else _same
         values = (mark, *args[1 + len(names) :])
-        return Operation(script, keys, values, reads, once=is_once(args))
+        return Operation(script, keys, values, reads, _parsing(options), once=is_once(args))
 
     def names_in(self, args: Arguments) -> tuple[bytes, ...]:
         """Return the hashes that a command names."""

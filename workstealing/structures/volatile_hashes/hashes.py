@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import (
+    ClusterCrossSlotError,
+    NoPermissionError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store import uncached
 from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
-from workstealing.store.keys import SLOTS
+from workstealing.store.keys import SLOTS, key_slot, to_bytes
 from workstealing.store.operations import (
     Asynchronous,
     Blocking,
@@ -58,18 +65,20 @@ from workstealing.structures.volatile_hashes.caching import AsyncCaching, Blocki
 from workstealing.structures.volatile_hashes.commands import (
     NATIVE_COMMANDS,
     OPTIONAL_NATIVE_COMMANDS,
-    OWN_COMMANDS,
-    VALKEY_QUIRKS,
     HashNames,
     HashTranslator,
     hashes_in,
     is_once,
-    require_faithful,
     require_users_keys,
+)
+from workstealing.structures.volatile_hashes.own_commands import (
+    OWN_COMMANDS,
+    VALKEY_QUIRKS,
+    require_faithful,
 )
 from workstealing.structures.volatile_hashes.server_faults import (
     REDIS,
-    applying,
+    applying_to_any,
     reason_against,
     server_of,
 )
@@ -103,6 +112,7 @@ class _Hashes(NamespaceStructure[ClientT]):
             for each in (
                 *("mark_shard", "guarded", "migrate", "native_hgetdel", "native_hincrbyfxx"),
                 *(
+                    "native_hlook",
                     "native_hmovefield",
                     "take_back",
                     "lease",
@@ -171,7 +181,8 @@ class _Hashes(NamespaceStructure[ClientT]):
             self._layout_read = time.monotonic()
         if layout is None or again:
             shards = SLOTS if is_cluster(self.client) else INDEX_SHARDS_OF_A_SERVER
-            steps = open_layout(self.names, self._backend, shards, self._policies)
+            others = functools.partial(self.names.on_each_primary, self.twin)
+            steps = open_layout(self.names, self._backend, shards, self._policies, others)
             layout = self._layout = yield from steps
             self._layout_read = time.monotonic()
         return layout
@@ -204,19 +215,22 @@ class _Hashes(NamespaceStructure[ClientT]):
         if layout is None or not layout.is_native:
             return checks
         try:
-            facts = yield from ask_server(self.names.layout, NATIVE_COMMANDS)
+            infos = []
+            for key in self.names.on_each_primary(self.twin):
+                facts = yield from ask_server(key, NATIVE_COMMANDS)
+                infos.append(facts.info)
         except NoPermissionError:
             # The check of the server reports that.
             return checks
-        if not server_of(facts.info)[0]:
-            said = f"{reason_against(facts.info)}: nobody knows whether its fields keep deadlines"
-            return [*checks, Check(", server", WARNING, said)]
-        found = [
-            Check(f", {fault.name}", WARNING if is_certain else NOTE, doubt + fault.said())
-            for fault, is_certain in applying(facts.info)
-            for doubt in ("" if is_certain else "the server does not tell its settings; ",)
-        ]
-        return [*checks, *found]
+        for info in infos:
+            if not server_of(info)[0]:
+                said = f"{reason_against(info)}: nobody knows whether its fields keep deadlines"
+                return [*checks, Check(", server", WARNING, said)]
+        for fault, is_certain in applying_to_any(infos):
+            doubt = "" if is_certain else "the server does not tell its settings; "
+            said = doubt + fault.said(is_native=True)
+            checks = [*checks, Check(f", {fault.name}", WARNING if is_certain else NOTE, said)]
+        return checks
 
     def _command_steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
         """Run one command by the namespace's present backend."""
@@ -327,6 +341,12 @@ class _EitherHashPipeline(Pipeline, QueuedHashSurface):
         """Run a command by the layout that is known when it is sent."""
         layout, translator = self._hashes.layout, self._hashes.translator
         assert layout is not None, "the layout is read before"
+        named = hashes_in(args)
+        if len(named) > 1 and is_cluster(self._client):
+            first, second = (key_slot(to_bytes(each)) for each in named)
+            if first != second:
+                # As the server says it: redis-py itself would refuse the whole pipeline.
+                raise ClusterCrossSlotError("Keys in request don't hash to the same slot")
         operations = translator.operations(layout, args, options)
         if len(operations) == 1:
             return (yield operations[0])
@@ -467,14 +487,20 @@ def _protocol(client: Any) -> int | None:
 
 
 def open_layout(
-    names: HashNames, backend: str, index_shards: int, allowed_policies: Collection[str]
+    names: HashNames,
+    backend: str,
+    index_shards: int,
+    allowed_policies: Collection[str],
+    on_each_primary: Callable[[], Sequence[bytes]],
 ) -> Steps[Layout]:
     """Read a namespace's layout, or write it down if this is its first use.
 
     Arguments: backend: "auto", "emulated" or "native"; index_shards: of a new namespace;
-    allowed_policies: eviction policies that the user accepts by name. Raises: LayoutError for a
-    foreign layout, or for a backend other than the requested one; EvictionPolicyError;
-    ConfigurationError if the server lacks the native commands. Two or three round trips, once.
+    allowed_policies: eviction policies that the user accepts by name; on_each_primary: returns
+    keys to ask each primary by, the layout's first. Raises: LayoutError for a foreign layout, or
+    for a backend other than the requested one; EvictionPolicyError; ConfigurationError if the
+    server lacks the native commands. Two or three round trips, once; with "auto" on a cluster of
+    servers that expire fields, one more for each further primary.
     """
     layout = yield from read_layout(names)
     wanted = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
@@ -489,6 +515,8 @@ def open_layout(
         chosen = backend
         if backend == "auto":
             against = reason_against(info) if has_native else None
+            if has_native and against is None:
+                against = yield from _reason_elsewhere(on_each_primary()[1:])
             chosen = NATIVE if has_native and against is None else EMULATED
             if against is not None:
                 _log.info(
@@ -522,3 +550,21 @@ def open_layout(
         return replace(layout, missing=missing, quirks=quirks)
     require_policy(names.kind, policy, allowed_policies)
     return layout
+
+
+def _reason_elsewhere(keys: Iterable[bytes]) -> Steps[str | None]:
+    """Return why the other primaries of a cluster are not to be trusted; None: they are.
+
+    Arguments: keys: one on each of them. One round trip each.
+    """
+    for key in keys:
+        try:
+            facts = yield from ask_server(key, NATIVE_COMMANDS)
+        except (RedisError, RedisClusterException) as error:
+            # The choice stays, and the namespace can be moved later.
+            return f"a primary of the cluster could not be asked: {error}"
+        if not facts.known.issuperset(NATIVE_COMMANDS):
+            return "a primary of the cluster lacks the commands"
+        if against := reason_against(facts.info):
+            return against
+    return None

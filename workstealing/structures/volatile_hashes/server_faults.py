@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from workstealing.errors import ConfigurationError
 
@@ -18,14 +18,8 @@ Info = Mapping[str, str]
 Condition = Callable[[Info], "bool | None"]
 """Says whether a setting makes a fault apply; None: the server does not tell."""
 
-ASKING = (("INFO", "server"), ("INFO", "persistence"), ("INFO", "replication"))
-"""The commands whose replies tell all that a condition asks for; see `info_of`."""
-MISTREATED_NAMES = frozenset({b"nx", b"xx", b"fnx", b"fxx", b"fields"})
-"""Names of hashes, in lower case, that Valkey 9 takes for options of HSETEX and HGETEX."""
-MISREAD_NAMES = frozenset({b"fields"})
-"""Those among them that it misreads with PXAT, too, as which it passes sums on to replicas."""
 LAST_DEADLINE_MS = 2**46 - 1
-"""The last deadline that Redis takes, in the year 4199."""
+"""The last deadline that Redis takes, in the year 4199; a test holds `hash.lua` to the same."""
 
 
 def _has_aof(info: Info) -> bool | None:
@@ -83,11 +77,15 @@ class ServerFault:
             return f"{begin} and later"
         return f"{begin} to before {_dotted(self.until)}"
 
-    def said(self) -> str:
-        """Return one sentence about the fault and the way out."""
+    def said(self, *, is_native: bool = False) -> str:
+        """Return one sentence about the fault and the way out.
+
+        Arguments: is_native: whether a namespace has its fields there already.
+        """
+        way = "move the namespace by MigrateToEmulated" if is_native else 'use backend="emulated"'
         return (
-            f"with {self.when}, {self.wrong}, so {self.lost} (fault {self.name}): use"
-            f' backend="emulated", or {self.remedy}'
+            f"with {self.when}, {self.wrong}, so {self.lost} (fault {self.name}): {way}, or"
+            f" {self.remedy}"
         )
 
 
@@ -134,13 +132,6 @@ FAULTS = (
 """The faults for whose sake "auto" is emulated."""
 
 
-def info_of(replies: Iterable[Any]) -> Info:
-    """Return the lines of INFO in replies to `ASKING`; a section that was refused has none."""
-    texts = [bytes(each).decode(errors="replace") for each in replies if isinstance(each, bytes)]
-    pairs = (line.partition(":") for text in texts for line in text.splitlines())
-    return {name: value for name, colon, value in pairs if colon}
-
-
 def server_of(info: Info) -> tuple[str, tuple[int, ...]]:
     """Return a server's kind and version by its INFO; ("", ()) for one that is not known."""
     others = {
@@ -167,6 +158,15 @@ def applying(info: Info) -> list[Applying]:
             if answer is not False:
                 found.append(Applying(fault, answer is True))
     return found
+
+
+def applying_to_any(infos: Iterable[Info]) -> list[Applying]:
+    """Return the faults that apply to some of the servers, each once. Of servers that are known."""
+    found: dict[str, Applying] = {}
+    for each in (each for info in infos for each in applying(info)):
+        if each.is_certain or each.fault.name not in found:
+            found[each.fault.name] = each
+    return list(found.values())
 
 
 def reason_against(info: Info, accepted: Collection[str] = ()) -> str | None:

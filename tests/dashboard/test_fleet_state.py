@@ -1,0 +1,330 @@
+"""The fleet's present state: stuck slices, servers out of reach, silence, the age of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError
+
+from workstealing.cli.explain import _circumstances
+from workstealing.cli.status import as_dict, as_text, complaints, headline, is_well
+from workstealing.dashboard.figures import (
+    OwnMinutes,
+    covered_seconds,
+    job_figures,
+    recent_of,
+    window,
+)
+from workstealing.dashboard.fleet_state import fleet_state
+from workstealing.dashboard.presenting import page
+from workstealing.dashboard.queries import Queries, Snapshot
+from workstealing.dashboard.refusals import refusal_of
+from workstealing.dashboard.watched import Watched
+from workstealing.metrics.minutes import (
+    Away,
+    JobMinute,
+    Minute,
+    Process,
+    Running,
+    parsed_processes,
+    process_text,
+)
+from workstealing.recruiting.explaining import explain
+from workstealing.recruiting.health import Verdict
+
+PRESENT = 1_763_650_020
+NOW = PRESENT + 30.0
+SHOP = "10.0.0.7:6380"
+
+
+def process(pid: int = 1, ago: float = 2.0, **state: Any) -> Process:
+    """Return a process that has reported so many seconds ago."""
+    return Process("web-1", pid, "1.0", NOW - 3600, NOW - ago, 30.0, **state)
+
+
+class Fleet:
+    """What a ledger answers; each part may be an error."""
+
+    def __init__(self, *reported: Process) -> None:
+        job = JobMinute(worked=30, recruited=30, rate=0.01, oldest_seconds=4.0)
+        self.minutes: Any = [
+            Minute(PRESENT - 60 * ago, 6000, 4, {"tidy": job}, covered=240.0)
+            for ago in reversed(range(60))
+        ]
+        self.reported: Any = list(reported)
+        self.settings: Any = {}
+        self.watched: list[Watched] = []
+        self.refusal: str | None = None
+        self.now = NOW
+        self.queries = Queries(
+            lambda: {"enlisted": 0, "jobs": {}},
+            self._ask("minutes"),
+            OwnMinutes(),
+            self._ask("settings"),
+            lambda: self.watched,
+            processes=self._ask("reported"),
+            server_now=lambda: self.now,
+            where="10.0.0.1:6379",
+            refusal=lambda: self.refusal,
+            # This machine's clock is an hour behind the server's.
+            now=lambda: self.now - 3600.0,
+        )
+
+    def _ask(self, part: str) -> Callable[[], Any]:
+        def ask() -> Any:
+            answer = getattr(self, part)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return ask
+
+    def fail(self, error: Exception) -> None:
+        """Answer nothing from now on."""
+        self.minutes = self.reported = self.settings = error
+
+    def seen(self) -> Snapshot:
+        """Return what a page sees now."""
+        self.queries.forget()
+        return self.queries.snapshot()
+
+
+def explained(seen: Snapshot) -> list[str]:
+    """Return the reasons of `workstealing explain tidy`."""
+    (job,) = seen.jobs
+    return list(explain(_circumstances("tidy", job, seen, None)).reasons)
+
+
+def test_a_process_survives_its_text_and_an_older_one_is_read() -> None:
+    told = process(running=Running("tidy", NOW - 40.0, 0.25), away=[Away(SHOP, NOW - 9.0, ["a"])])
+    older = '{"host": "web-2", "pid": 3, "version": "0.1", "started": 5.0}'
+    assert parsed_processes([process_text(told), older]) == [
+        told,
+        Process("web-2", 3, "0.1", 5.0),
+    ]
+    assert not Process("web-2", 3, "0.1", 5.0).is_silent(NOW)
+    many = process(away=[Away(f"10.0.0.{n}:1", 0.0, ["j"] * 100) for n in range(100)])
+    (read,) = parsed_processes([process_text(many)])
+    assert (len(read.away), len(read.away[0].jobs)) == (8, 20)
+
+
+def test_all_is_well() -> None:
+    seen = Fleet(process(1), process(2)).seen()
+    assert (seen.processes, seen.warnings, seen.old_seconds, is_well(seen)) == (2, [], None, True)
+    shown = page(seen, "default", "viewer")
+    assert (shown["light"], shown["old"], shown["source"]) == (
+        "good",
+        False,
+        "fleet of 2 processes",
+    )
+
+
+def test_processes_are_those_that_report() -> None:
+    """300 restarts within a minute leave 300 processes on the list, and four that report."""
+    seen = Fleet(*(process(pid) for pid in range(4)), *(process(p, 90.0) for p in range(4, 304)))
+    shown = seen.seen()
+    assert (shown.processes, len(shown.state.silent), is_well(shown)) == (4, 300, True)
+    assert page(shown, "default", "viewer")["source"] == "fleet of 4 processes, 300 silent"
+    assert headline(shown).startswith("4 processes reported in the last minute (4 on web-1, 1.0)")
+    assert "300 have fallen silent" in headline(shown)
+
+
+def test_a_stuck_slice_has_host_process_job_and_time() -> None:
+    seen = Fleet(process(7, running=Running("tidy", NOW - 40.0, 0.25)), process(8)).seen()
+    said = (
+        "a slice has been running for 40 s on web-1, process 7, since 14:46:50 UTC: nothing else"
+        " runs there; py-spy dump --pid 7 shows where it hangs"
+    )
+    assert complaints(seen) == [f"tidy: {said}"]
+    assert said in explained(seen)
+    assert page(seen, "default", "viewer")["alarms"] == [f"tidy: {said}"]
+    assert as_dict(seen)["jobs"][0]["stuck"][0]["pid"] == 7
+
+
+@pytest.mark.parametrize(
+    ("running", "stuck"),
+    [
+        (Running("tidy", NOW - 14.0), False),
+        (Running("tidy", NOW - 16.0), True),
+        (Running("tidy", NOW - 59.0, 30.0), False),
+        (Running("tidy", NOW - 61.0, 30.0), True),
+    ],
+)
+def test_a_slice_that_may_be_long_is_not_stuck(running: Running, stuck: bool) -> None:
+    assert bool(fleet_state([process(running=running)], NOW).stuck) is stuck
+
+
+def test_a_process_that_fell_silent_in_a_slice_is_told_of() -> None:
+    """As of one that gunicorn has killed, or whose slice holds the interpreter's lock."""
+    lost = process(7, 70.0, running=Running("tidy", NOW - 98.0, 0.25))
+    seen = Fleet(lost, process(8)).seen()
+    (said,) = complaints(seen)
+    assert said == (
+        "tidy: a slice had been running for 28 s on web-1, process 7 when that process fell silent,"
+        " 70 s ago: it has ended or is held up"
+    )
+
+
+def test_one_line_for_one_dead_server_and_its_jobs_keep_up_with_nothing_known() -> None:
+    away = [Away(SHOP, NOW - 40.0, ["sweep", "tidy"], 3)]
+    seen = Fleet(process(1, away=away), process(2, away=away), process(3)).seen()
+    (job,) = seen.jobs
+    assert (job.keeps_up, job.problems) == (None, [])
+    assert job.why == f"{SHOP} has not been reached for 40 s"
+    line = (
+        f"{SHOP} has not been reached for 40 s, since 14:46:50 UTC, by 2 processes on web-1; its"
+        " jobs rest: sweep, tidy"
+    )
+    assert complaints(seen) == [line]
+    assert page(seen, "default", "viewer")["alarms"] == [line]
+    first = explained(seen)[0]
+    assert first.startswith(f"its breaker is open: {SHOP} has not been reached for 40 s")
+    assert explained(seen)[-1].endswith(f"{SHOP} has not been reached for 40 s")
+    # At once it is unknown; a fault of a moment is no alarm, nor is one that nobody tried again.
+    for fault in (Away(SHOP, NOW - 1.0, ["tidy"], 5), Away(SHOP, NOW - 59.0, ["tidy"], 1)):
+        soon = Fleet(process(1, away=[fault])).seen()
+        assert (soon.jobs[0].keeps_up, soon.warnings) == (None, [])
+    late = Fleet(process(1, away=[Away(SHOP, NOW - 61.0, ["tidy"], 1)])).seen()
+    assert len(late.warnings) == 1
+    # It is reached again: the minute that remembers the outage says nothing any more.
+    fleet = Fleet(process(1))
+    fleet.minutes[-1].jobs["tidy"].unreached_seconds = 70.0
+    assert (fleet.seen().jobs[0].keeps_up, is_well(fleet.seen())) == (True, True)
+
+
+def test_structures_of_a_dead_server_are_one_line_and_are_asked_once() -> None:
+    asked: list[str] = []
+
+    def ask(name: str) -> Callable[[], int]:
+        def size() -> int:
+            asked.append(name)
+            raise RedisConnectionError("refused")
+
+        return size
+
+    fleet = Fleet(process(1))
+    fleet.watched = [
+        Watched(name, "volatile hashes", ask(name), job=name, server=SHOP) for name in ("tidy", "b")
+    ]
+    seen = fleet.seen()
+    assert asked == ["tidy"]
+    line = f"{SHOP} does not answer (ConnectionError); nothing is known of tidy, b"
+    assert complaints(seen) == [line]
+    assert page(seen, "default", "viewer")["alarms"] == [line]
+    assert (seen.jobs[0].keeps_up, seen.jobs[0].why) == (None, f"{SHOP} does not answer")
+
+
+def test_a_ledger_that_is_away_leaves_its_last_figures_as_old_ones() -> None:
+    fleet = Fleet(process(1), process(2))
+    assert fleet.seen().old_seconds is None
+    fleet.fail(RedisConnectionError("user:secret@10.0.0.1"))
+    fleet.now += 60.0
+    seen = fleet.seen()
+    assert (len(seen.jobs), seen.is_fleet, seen.fault) == (1, True, "ConnectionError")
+    assert (seen.heard, seen.old_seconds) == (NOW - 2.0, 62.0)
+    shown = page(seen, "default", "viewer")
+    assert (shown["old"], shown["source"]) == (True, "last report 62 s ago, at 14:47:28 UTC")
+    assert shown["light"] == "bad"
+    line = "10.0.0.1:6379 does not answer (ConnectionError); nothing is known of the ledger"
+    assert shown["alarms"][0] == line
+    assert "secret" not in str(shown)
+    assert headline(seen).startswith("the last report came 62 s ago, at 14:47:28 UTC")
+    # The same when a right is missing, of which the address says nothing.
+    fleet.fail(NoPermissionError("this user has no permissions"))
+    seen = fleet.seen()
+    assert seen.old_seconds is not None
+    assert seen.troubles[0] == "the ledger could not be asked: NoPermissionError"
+
+
+def test_a_silent_fleet_is_said_with_its_reason() -> None:
+    fleet = Fleet(process(1, 65.0), process(2, 70.0))
+    fleet.refusal = "the server is full: OutOfMemory"
+    seen = fleet.seen()
+    assert (seen.processes, seen.old_seconds) == (0, 65.0)
+    (line,) = complaints(seen)
+    assert line == (
+        "the fleet is silent: all 2 processes have not reported for 65 s, since 14:46:25 UTC: the"
+        " server is full: OutOfMemory"
+    )
+    assert as_text(seen).startswith("the last report came 65 s ago, at 14:46:25 UTC")
+    fleet.refusal = None
+    assert "their logs say it" in complaints(fleet.seen())[0]
+    # Processes that have ended in order are no alarm, and their figures are of then.
+    gone = Fleet().seen()
+    assert (gone.warnings, gone.processes, gone.old_seconds) == ([], 0, 0.0)
+    assert page(gone, "default", "viewer")["light"] == "dim"
+
+
+def test_a_full_server_says_so(start_redis: Any) -> None:
+    client = start_redis(7).client()
+    assert refusal_of(client) is None
+    client.config_set("maxmemory", 1000)
+    said = refusal_of(client)
+    assert said is not None
+    assert said.startswith("the server is full (")
+    assert said.endswith("noeviction) and refuses reports: OutOfMemory")
+
+
+def test_a_minutes_edge_shows_no_plunge() -> None:
+    """Four processes report every ten seconds: at :04 one of them has."""
+    fleet = Fleet(*(process(pid) for pid in range(4)))
+    fleet.now = PRESENT + 4.0
+    for each in fleet.reported:
+        each.reported = fleet.now - 3.0
+    fleet.minutes[-1] = Minute(PRESENT, 250, 1, {}, covered=10.0)
+    seen = fleet.seen()
+    assert seen.processes == 4
+    assert seen.enlisted_per_second == pytest.approx(100.0)
+    assert seen.traffic[-2:] == [100.0, None]
+    # The first minute of all: what is there is all that is known.
+    fleet.minutes = [Minute(PRESENT, 250, 1, {}, covered=10.0)]
+    assert fleet.seen().enlisted_per_second == pytest.approx(25.0)
+
+
+def test_counts_that_waited_are_of_the_time_that_they_cover() -> None:
+    """Five minutes of an outage arrive at once, and are no peak."""
+    minutes = [
+        Minute(PRESENT - 120, 100_000, 4, {}, covered=4 * 360.0),
+        Minute(PRESENT - 60, 18_000, 4, {}, covered=240.0),
+        Minute(PRESENT, 3_000, 4, {}, covered=40.0),
+    ]
+    times, slots = window(minutes, NOW)
+    covered = covered_seconds(slots, times, NOW)
+    assert sum(slot.enlisted for slot in slots[recent_of(slots)] if slot) / covered == (
+        pytest.approx(118_000 / 420)
+    )
+
+
+def test_expected_recruits_are_of_the_processes_that_have_the_job() -> None:
+    fleet = Fleet(process(1), process(2))
+    for each in fleet.minutes:
+        # One process of four has it, and gets hardly any callers.
+        each.offered, each.jobs["tidy"].offered = 6_000, 6
+    reasons = explained(fleet.seen())
+    (said,) = [each for each in reasons if each.startswith("its rate is")]
+    assert "360 callers of them, those in processes that have it installed, would bring" in said
+    assert "bring about 3.6 recruits" in said
+
+
+def test_garbage_seen_long_ago_is_not_shown_as_of_now() -> None:
+    fleet = Fleet(process(1))
+    for each in fleet.minutes[-20:]:
+        each.jobs["tidy"] = JobMinute(skipped=1, recruited=1)
+    seen = fleet.seen()
+    assert seen.jobs[0].seen_ago == 1200.0
+    cell = page(seen, "default", "viewer")["jobs"][0]["cells"][1]
+    assert cell == {"text": "4 s (20 min ago)", "kind": "old"}
+    assert "4 s (20 min ago)" in as_text(seen)
+
+
+def test_a_verdict_without_a_server() -> None:
+    assert Verdict(True).without({}) == Verdict(True)
+    assert Verdict(False, "it fails").without({SHOP: 5.0}) == Verdict(False, "it fails")
+    assert Verdict(True).without({SHOP: 5.0, "b:1": 90.0}) == Verdict(
+        None, "b:1 and 1 more have not been reached for 90 s"
+    )
+    local = {"keeps_up": True, "unreached": {SHOP: 3.0}}
+    assert job_figures("tidy", [], 1.0, local, None).keeps_up is None

@@ -1,0 +1,219 @@
+"""The present state of a fleet, from its processes' own reports; no command is sent."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from workstealing.metrics.minutes import Away, Process
+from workstealing.metrics.watching import is_stuck
+from workstealing.recruiting.health import roughly
+
+AWAY_SECONDS = 10.0
+AWAY_FAULTS = 3
+"""After so many seconds and faults in a row a server is said to be away: fewer may be chance."""
+
+SURELY_AWAY_SECONDS = 60.0
+"""After so many seconds it is said whatever the faults: perhaps nobody has tried it again."""
+
+_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StuckSlice:
+    """A slice that does not end.
+
+    Fields: job: its name; host and pid: of its process; since: its start, in seconds since the
+    epoch; seconds: for how long it is known to have run; silent_seconds: for how long its process
+    has not reported since, None: it goes on reporting.
+    """
+
+    job: str
+    host: str
+    pid: int
+    since: float
+    seconds: float
+    silent_seconds: float | None
+
+    def sentence(self) -> str:
+        """Return a sentence for people: what, where, since when, what to do."""
+        where = f"on {self.host}, process {self.pid}"
+        if self.silent_seconds is not None:
+            return (
+                f"a slice had been running for {roughly(self.seconds)} {where} when that process"
+                f" fell silent, {roughly(self.silent_seconds)} ago: it has ended or is held up"
+            )
+        return (
+            f"a slice has been running for {roughly(self.seconds)} {where}, since"
+            f" {time_of_day(self.since)}: nothing else runs there; py-spy dump --pid"
+            f" {self.pid} shows where it hangs"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAway:
+    """A server that processes do not reach.
+
+    Fields: server: its address; since: the oldest first fault, in seconds since the epoch; seconds
+    since then; hosts: of the processes; processes: how many of them; jobs: that need it; faults:
+    the most in a row that a process has had.
+    """
+
+    server: str
+    since: float
+    seconds: float
+    hosts: list[str] = field(default_factory=list)
+    processes: int = 0
+    jobs: list[str] = field(default_factory=list)
+    faults: int = 1
+
+    def is_sure(self) -> bool:
+        """Say whether it is no chance: one slow reply on a busy machine is a fault, too."""
+        is_tried = self.seconds >= AWAY_SECONDS and self.faults >= AWAY_FAULTS
+        return is_tried or self.seconds >= SURELY_AWAY_SECONDS
+
+    def sentence(self) -> str:
+        """Return a sentence for people: what, since when, where, and which jobs rest."""
+        count = "1 process" if self.processes == 1 else f"{self.processes} processes"
+        return (
+            f"{self.server} has not been reached for {roughly(self.seconds)}, since"
+            f" {time_of_day(self.since)}, by {count} on {few(self.hosts)}"
+            f"{jobs_of(self.jobs)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """The processes of a ledger at one moment.
+
+    Fields: present: those whose reports come; silent: those whose report is overdue; reported: the
+    time of the newest report, in seconds since the epoch, None: unknown; stuck; away; lost: a
+    sentence about the fleet's settings if they have vanished.
+    """
+
+    present: list[Process] = field(default_factory=list)
+    silent: list[Process] = field(default_factory=list)
+    reported: float | None = None
+    stuck: list[StuckSlice] = field(default_factory=list)
+    away: list[ServerAway] = field(default_factory=list)
+    lost: str | None = None
+
+    def tells_states(self) -> bool:
+        """Say whether all present processes tell of stuck slices and servers out of reach."""
+        return bool(self.present) and all(each.reported is not None for each in self.present)
+
+    def stuck_of(self, job: str) -> list[StuckSlice]:
+        """Return the stuck slices of a job, the oldest first."""
+        return [each for each in self.stuck if each.job == job]
+
+    def away_of(self, job: str) -> dict[str, float]:
+        """Return the servers out of reach that a job needs, and for how many seconds they are."""
+        return {each.server: each.seconds for each in self.away if job in each.jobs}
+
+
+def fleet_state(processes: Iterable[Process], now: float) -> FleetState:
+    """Read the processes' reports.
+
+    Arguments: processes: as of `ledger.processes`; now: by the clock of the ledger's server.
+    """
+    present: list[Process] = []
+    silent: list[Process] = []
+    for each in processes:
+        (silent if each.is_silent(now) else present).append(each)
+    reports = [each.reported for each in (*present, *silent) if each.reported is not None]
+    return FleetState(
+        present,
+        silent,
+        max(reports, default=None),
+        sorted(_stuck((*present, *silent), now), key=lambda each: each.since),
+        sorted(_away(present, now), key=lambda each: each.since),
+        _lost(present),
+    )
+
+
+def _lost(processes: Sequence[Process]) -> str | None:
+    told = [each.lost for each in processes if each.lost is not None]
+    if not told:
+        return None
+    settings = {job: words for lost in told for job, words in lost.settings.items()}
+    named = few([f"{job} {words}" for job, words in sorted(settings.items())])
+    since = time_of_day(min(each.at for each in told))
+    return (
+        f"the fleet's settings were lost at {since}, and nobody removed them: was the server"
+        f" emptied? {named}. Each process has gone back to its own: set them again, or clear a"
+        " job's to confirm"
+    )
+
+
+def _stuck(processes: Sequence[Process], now: float) -> Iterable[StuckSlice]:
+    for each in processes:
+        running, reported = each.running, each.reported
+        if running is None or reported is None:
+            continue
+        quiet = max(0.0, now - reported) if each.is_silent(now) else None
+        # Nobody knows whether it ran on after the last report of a process that is silent now.
+        seconds = max(0.0, (now if quiet is None else reported) - running.since)
+        if quiet is None and not is_stuck(seconds, running.longest):
+            continue
+        yield StuckSlice(running.job, each.host, each.pid, running.since, seconds, quiet)
+
+
+def _away(processes: Sequence[Process], now: float) -> Iterable[ServerAway]:
+    found: dict[str, list[tuple[Process, Away]]] = {}
+    for process in processes:
+        for away in process.away:
+            found.setdefault(away.server, []).append((process, away))
+    for server, told_by in found.items():
+        since = min(each.since for _, each in told_by)
+        yield ServerAway(
+            server,
+            since,
+            max(0.0, now - since),
+            sorted({process.host for process, _ in told_by}),
+            len(told_by),
+            sorted({job for _, each in told_by for job in each.jobs}),
+            max(each.faults for _, each in told_by),
+        )
+
+
+def time_of_day(epoch: float) -> str:
+    """Return a time for people, in UTC."""
+    try:
+        return dt.datetime.fromtimestamp(epoch, dt.UTC).strftime("%H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"
+
+
+def few(names: Sequence[str]) -> str:
+    """Return a list for people: eight names at most, and how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
+
+
+def jobs_of(jobs: Sequence[str]) -> str:
+    """Return the clause that names the jobs of a server out of reach."""
+    if not jobs:
+        return ""
+    return f"; {'its job rests' if len(jobs) == 1 else 'its jobs rest'}: {few(jobs)}"
+
+
+def merged(
+    away: Iterable[ServerAway], here: Mapping[str, tuple[str, Sequence[str]]]
+) -> Iterable[str]:
+    """Yield one sentence for each server that somebody does not reach.
+
+    Arguments: away: as of `FleetState`; here: by the server's address, the error of asking it from
+    this process, and the jobs or parts that need it.
+    """
+    left = dict(here)
+    for each in away:
+        error, parts = left.pop(each.server, ("", ()))
+        if each.is_sure() or error:
+            asked = f"; asked from here: {error}" if error else ""
+            others = [part for part in parts if part not in each.jobs]
+            more = f"; nothing is known of {few(others)}" if others else ""
+            yield f"{each.sentence()}{more}{asked}"
+    for server, (error, parts) in left.items():
+        needs = f"; nothing is known of {few(parts)}" if parts else ""
+        yield f"{server} does not answer ({error}){needs}"

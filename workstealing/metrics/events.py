@@ -1,0 +1,302 @@
+"""The events of a fleet: who changed its settings, what came and went, and since when.
+
+They lie beside the ledger's minutes, in one stream, bounded in number and time. Processes that say
+the same within a minute share one event, which counts them and names some of their hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import OutOfMemoryError
+
+from workstealing import __version__
+from workstealing.clock import Clock, Duration, seconds_of
+from workstealing.errors import ConfigurationError
+from workstealing.metrics.minutes import checked_ledger_name, events_key, texts
+from workstealing.metrics.watching import is_stuck
+from workstealing.recruiting.faults import FaultLog
+from workstealing.recruiting.hooks import ANNOUNCEMENTS, Announcement
+from workstealing.store.connection import Command
+from workstealing.store.fleet import one_server
+from workstealing.store.operations import Operation
+from workstealing.store.scripts import load
+from workstealing.store.twin import is_async
+from workstealing.structures.stored import holding_ours
+
+logger = logging.getLogger("workstealing")
+
+MOST_EVENTS = 500
+"""How many events a ledger keeps, the newest ones."""
+KEEP_SECONDS = 8 * 86_400
+"""For how long it keeps them after the last one."""
+
+PAUSED, RESUMED, RATE_SET, CLEARED = "paused", "resumed", "rate", "cleared"
+CAME, WENT = "came", "went"
+UNREACHED, REACHED = "unreached", "reached"
+HELD_BACK, GOES_ON = "held_back", "goes_on"
+STUCK, ENDED = "stuck", "ended"
+REFUSED, EMPTIED, SETTINGS_LOST = "refused", "emptied", "settings_lost"
+LAYOUT, SERVER_FAULT = "layout", "server_fault"
+
+_SENTENCES = {
+    PAUSED: "{subject} was paused in the whole fleet",
+    RESUMED: "{subject} was resumed in the whole fleet",
+    RATE_SET: "the fleet's rate of {subject} was changed: {text}",
+    CLEARED: "the fleet's settings of {subject} were removed: {text}",
+    CAME: "{count} of release {subject} came",
+    WENT: "{count} of release {subject} went",
+    UNREACHED: "{subject} did not answer {count}",
+    REACHED: "{subject} answers {count} again",
+    HELD_BACK: "{subject} was held back after faults in {count}",
+    GOES_ON: "{subject} goes on in {count}",
+    STUCK: "a slice of {subject} does not end in {count}",
+    ENDED: "the slice of {subject} ended in {count}",
+    REFUSED: "the ledger took no reports of {count} for {text}: {subject}",
+    EMPTIED: "the ledger was emptied: its earlier figures, events and settings are gone",
+    SETTINGS_LOST: "the fleet's settings of {subject} are gone, and nobody removed them: it {text}",
+    LAYOUT: "{subject}: {text}",
+    SERVER_FAULT: "a fault of its server applies to {subject}: {text}",
+}
+KINDS = frozenset(_SENTENCES)
+"""The kinds of events."""
+FAULTS = frozenset({UNREACHED, HELD_BACK, STUCK, REFUSED, EMPTIED, SETTINGS_LOST, SERVER_FAULT})
+"""The kinds that are faults."""
+# What people do is never counted together with what others do.
+_BY_PEOPLE = frozenset({PAUSED, RESUMED, RATE_SET, CLEARED})
+_LONGEST, _LONGEST_HOST, _PENDING, _AT_ONCE = 300, 100, 50, 10
+_MOST_READ = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class FleetEvent:
+    """One event, or the same one in several processes within a minute.
+
+    Fields: kind, one of `KINDS`; subject: a job, a server, a release or a structure; text: more
+    about it; at: when the last one happened, and first, in seconds since the epoch by the server's
+    clock; hosts: of the processes that told it, up to five, and "..." for more; user: who did it,
+    an empty text where nobody did; count: how many processes told it.
+    """
+
+    kind: str
+    subject: str
+    text: str
+    at: float
+    first: float
+    hosts: tuple[str, ...]
+    user: str
+    count: int
+
+    @property
+    def sentence(self) -> str:
+        """Say in one sentence what happened."""
+        number = "1 process" if self.count == 1 else f"{self.count:,} processes"
+        return _SENTENCES[self.kind].format(subject=self.subject, text=self.text, count=number)
+
+
+def read_events(
+    client: Any, name: str = "default", since: Duration | None = None, most: int = MOST_EVENTS
+) -> list[FleetEvent]:
+    """Return the events of a fleet, the newest first.
+
+    Arguments: client: a blocking client of redis-py; name: of the ledger; since: only those of so
+    long ago at most, a number of seconds or a timedelta; most: their number. Raises:
+    ConfigurationError; LayoutError if the key holds something else; errors of redis-py. One round
+    trip of one or two commands.
+    """
+    key = events_key(checked_ledger_name(name))
+    client = one_server(client, "a ledger")
+    if is_async(client):
+        raise ConfigurationError("events are read with a blocking client, not with an asyncio one")
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _MOST_READ:
+        raise ConfigurationError(
+            f"most is {most!r}; expected a whole number from 1 to {_MOST_READ}"
+        )
+    least = "-"
+    if since is not None:
+        # The stream's ids are of the server's clock.
+        seconds = seconds_of(since, "since")
+        now = client.time()
+        least = str(max(0, round(1000 * (now[0] + now[1] / 1e6 - seconds))))
+    with holding_ours(key):
+        found = client.xrevrange(key, "+", least, count=most)
+    return sorted(parsed_events(found), key=lambda event: -event.at)
+
+
+def parsed_events(entries: Iterable[Any]) -> Iterator[FleetEvent]:
+    """Yield the events of a stream's entries, without a stranger's."""
+    for _, fields in entries:
+        said = texts(fields)
+        kind = said.get("kind", "")
+        try:
+            at, first, count = (int(said[each]) for each in ("at", "first", "count"))
+        except (KeyError, ValueError):
+            continue
+        if kind not in KINDS or count < 1 or not 0 <= first <= at < 2**53:
+            continue
+        hosts = tuple(each for each in said.get("hosts", "").split(",") if each)
+        subject, text = said.get("subject", ""), said.get("text", "")
+        user = said.get("user", "")
+        yield FleetEvent(kind, subject, text, at / 1000, first / 1000, hosts, user, count)
+
+
+def noting(name: str, noticed: Announcement, ago: float) -> Operation:
+    """Return the operation that adds an event. Arguments: ago: seconds since it happened."""
+    args = (
+        noticed.kind,
+        sent(noticed.subject),
+        sent(noticed.text),
+        this_host(),
+        "",
+        max(0, round(1000 * ago)),
+        1,
+        int(noticed.kind not in _BY_PEOPLE),
+        MOST_EVENTS,
+        KEEP_SECONDS,
+    )
+    return Operation(load("ledger/note"), (events_key(name),), args)
+
+
+def sent(text: str) -> str:
+    """Return a text as it is sent: bounded, and valid UTF-8."""
+    return text[:_LONGEST].encode(errors="backslashreplace").decode()
+
+
+def this_host() -> str:
+    """Return this machine's name, as events and processes have it."""
+    # Commas stand between two hosts of an event.
+    return sent(socket.gethostname()[:_LONGEST_HOST].replace(",", "_"))
+
+
+def this_user() -> str:
+    """Return the name of the user who runs this process; its number where it has no name."""
+    try:
+        return sent(getpass.getuser())
+    except (OSError, KeyError, ImportError):
+        return "unknown"
+
+
+class EventTeller:
+    """What one process has to tell of itself and its servers: a companion of its ledger's reports.
+
+    Each report carries the events since the last one, with their ages. One that was not told is
+    told again, up to 50 of them; a process that could not hear whether it was told may count twice.
+    The ledger's thread alone uses it, but for `note`.
+
+    Arguments: name: the ledger's; clock: the ledger's.
+    """
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        self._faults = FaultLog(clock)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin as a new process, also as a forked child."""
+        self._faults.after_fork()
+        # By kind and subject: since when, by the monotonic clock.
+        self._lasting: dict[tuple[str, str], float] = {}
+        self._pending: deque[Announcement] = deque(maxlen=_PENDING)
+        self._asked: list[Announcement] = []
+        # What was announced before this process, or before this ledger, is no news.
+        self._announced, _ = ANNOUNCEMENTS.since(0)
+        self._has_told = self._came = self._went = False
+
+    def note(self, kind: str, subject: str, text: str = "", at: float | None = None) -> None:
+        """Tell of an event with the next report. Arguments: at: when, monotonic; None: now."""
+        moment = self._clock.monotonic() if at is None else at
+        self._pending.append(Announcement(kind, subject, text, moment))
+
+    def look(
+        self,
+        jobs: Iterable[tuple[str, Mapping[str, Any]]],
+        unreached: Mapping[str, float],
+        failing: tuple[str, float] | None,
+        longest: Callable[[str], float | None],
+        *,
+        leaves: bool,
+    ) -> None:
+        """Note what has begun or ended since the last look.
+
+        Arguments: jobs: by name, their figures as of `Recruiter.stats()`; unreached: by server, for
+        how many seconds; failing: the ledger's error and for how many seconds it has taken no
+        report until this one, None: it has taken the last one; longest: returns the seconds that a
+        job's bounds allow its slices; leaves: whether the process ends.
+        """
+        now = self._clock.monotonic()
+        if not self._came:
+            self._came = True
+            self.note(CAME, __version__)
+        present = {(UNREACHED, server): now - seconds for server, seconds in unreached.items()}
+        for job, figures in jobs:
+            running, held = figures.get("running_seconds"), figures.get("breaker_seconds")
+            if running is not None and is_stuck(running, longest(job)):
+                present[STUCK, job] = now - running
+            if held is not None and not unreached:
+                # Otherwise its server says it.
+                present[HELD_BACK, job] = now - held
+        for each, since in present.items():
+            if each not in self._lasting:
+                self.note(*each, at=since)
+        for kind, subject in self._lasting.keys() - present.keys():
+            self.note(_ENDS[kind], subject)
+        self._lasting = {each: self._lasting.get(each, since) for each, since in present.items()}
+        self._announced, announced = ANNOUNCEMENTS.since(self._announced)
+        for said in announced:
+            self.note(said.kind, said.subject, said.text, said.at)
+        if failing is not None:
+            # It is told if this report arrives, and is noted anew if it does not.
+            self._pending = deque(
+                [each for each in self._pending if each.kind != REFUSED], maxlen=_PENDING
+            )
+            self.note(REFUSED, failing[0], f"{failing[1]:.0f} s")
+        if leaves and not self._went:
+            self._went = True
+            self.note(WENT, __version__)
+
+    def ask(self) -> list[Command]:
+        """Return the commands that tell the oldest of what is to be told."""
+        now = self._clock.monotonic()
+        self._asked = list(self._pending)[:_AT_ONCE]
+        key = events_key(self._name)
+        # The server ends the key with its time, and a reply of 0 says that it is gone.
+        commands: list[Command] = [("EXPIRE", key, KEEP_SECONDS)]
+        known = False
+        for each in self._asked:
+            operation = noting(self._name, each, now - each.at)
+            commands.append(operation.by_digest() if known else operation.by_text())
+            known = True
+        return commands
+
+    def hear(self, replies: Sequence[Any]) -> None:
+        """Take the replies to the commands of `ask`.
+
+        Raises: the first error among them, but for a full server's, which the reports tell of.
+        """
+        there, *told = replies
+        known = any(each.kind == EMPTIED for each in self._pending)
+        if self._has_told and there == 0 and not known:
+            logger.warning(
+                "the ledger %r was emptied: its earlier figures, events and settings are gone",
+                self._name,
+            )
+            self.note(EMPTIED, "")
+        errors = [reply for reply in replies if isinstance(reply, Exception)]
+        for each, reply in zip(self._asked, told, strict=True):
+            if not isinstance(reply, Exception):
+                self._has_told = True
+                with contextlib.suppress(ValueError):
+                    self._pending.remove(each)
+        if errors and not isinstance(errors[0], OutOfMemoryError):
+            raise errors[0]
+
+
+_ENDS = {UNREACHED: REACHED, HELD_BACK: GOES_ON, STUCK: ENDED}
