@@ -560,7 +560,7 @@ def test_the_commands_of_the_page_adopt_ten_thousand_hashes(
     assert "adopt_hashes.users" in listed
     # It is a lower bound where the two seconds of the question were too short.
     assert re.search(r"[1-9][\d,]* fields to adopt", before)
-    assert "would handle 25 items" in dry
+    assert "would handle 25 fields" in dry
     assert "drained" in adopted
     assert "drained" in collected
     assert re.search(r"\b0 fields to adopt", after)
