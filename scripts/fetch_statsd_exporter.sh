@@ -20,7 +20,7 @@ trap 'rm -rf "$staging"' EXIT
 say "building statsd_exporter $version by Go (half a minute)"
 # Its modules stay in a folder of their own, which can be removed: by default they are read-only.
 if ! GOPATH="$staging/path" GOBIN="$staging/bin" GOFLAGS=-modcacherw \
-    go install "github.com/prometheus/statsd_exporter@$version" \
+    timeout 300 go install "github.com/prometheus/statsd_exporter@$version" \
     < /dev/null > "$home/statsd_exporter.log" 2>&1; then
     say "statsd_exporter could not be built ($(tail -n 1 "$home/statsd_exporter.log"))"
     exit 1

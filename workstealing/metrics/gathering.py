@@ -21,13 +21,13 @@ from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.health import ERRORS_NAMED, OTHER_ERRORS, error_name
 from workstealing.recruiting.hooks import Hooks
+from workstealing.recruiting.lottery import MOST_MEASURED
 from workstealing.recruiting.recruiter import Recruiter
 
 JOBS_NAMED = 100
 LOOKUPS = {"hits": "hit", "stale": "stale", "misses": "miss"}
 """How the results of looks into caches are called, by their figures."""
 OTHER_JOBS = "_other"
-FIGURES_NAMED = 20
 """So many measured figures of a job are shown, by the names that came first."""
 _NAME_LENGTH = 200
 
@@ -106,7 +106,7 @@ class MeasuredNames:
     def __call__(self, job: str, what: str) -> bool:
         """Say whether to show this figure of the job."""
         known = self._known.setdefault(job, set())
-        if what not in known and len(known) < FIGURES_NAMED:
+        if what not in known and len(known) < MOST_MEASURED:
             known.add(what)
         return what in known
 

@@ -26,6 +26,7 @@ from workstealing.metrics.gathering import (
     ErrorNames,
     Gathering,
     JobNames,
+    MeasuredNames,
     Recruiters,
     sendable,
 )
@@ -79,7 +80,6 @@ from workstealing.metrics.watching import WATCH, RunningSlice, Watcher, running_
 from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
 from workstealing.recruiting.enlisting import REPORT_SECONDS
-from workstealing.recruiting.lottery import MOST_MEASURED
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import Budget
@@ -184,7 +184,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
         self._lane = random.randrange(LANES)
         self._process = ""
         # By job: the names of its own figures.
-        self._measured: dict[str, set[str]] = {}
+        self._measured = MeasuredNames()
         # By job: the reason of this process to refuse the fleet's rate.
         self._refused: dict[str, str] = {}
         self._lost: Lost | None = None
@@ -282,10 +282,8 @@ class Ledger(Gathering["_Unsent"], Watcher):
         """Note the highest value of a figure of the job's own; the first few names of a job's."""
         with self._lock:
             job = self._names(job)
-            known = self._measured.setdefault(job, set())
-            if what not in known and len(known) >= MOST_MEASURED:
+            if not self._measured(job, what):
                 return
-            known.add(what)
             # A colon would end the figure's part of the field's name.
             figure = f"{MEASURED}.{sendable(what).replace(':', '.')}"
             highest = self._batch.highest.get((figure, job), value)

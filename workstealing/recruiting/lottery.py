@@ -27,7 +27,7 @@ _OFF = frozenset({"", "0", "false", "no", "off"})
 NEVER = sys.maxsize
 _ROUNDING = 1e-9
 _NAMED_IN_ERRORS = 20
-MOST_MEASURED = 16
+MOST_MEASURED = 20
 """How many figures of a job's own are kept, by name."""
 
 
