@@ -28,7 +28,6 @@ JOBS_NAMED = 100
 LOOKUPS = {"hits": "hit", "stale": "stale", "misses": "miss"}
 """How the results of looks into caches are called, by their figures."""
 OTHER_JOBS = "_other"
-"""So many measured figures of a job are shown, by the names that came first."""
 _NAME_LENGTH = 200
 
 SLICE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)

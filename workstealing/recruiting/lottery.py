@@ -28,7 +28,7 @@ NEVER = sys.maxsize
 _ROUNDING = 1e-9
 _NAMED_IN_ERRORS = 20
 MOST_MEASURED = 20
-"""How many figures of a job's own are kept, by name."""
+"""How many figures of a job's own are kept and shown, by the names that came first."""
 
 
 def is_disabled() -> bool:
