@@ -71,6 +71,13 @@ def test_the_page_loads_and_draws_the_last_hour(
     assert cell(page, "tidy", "Oldest garbage").inner_text() == "7 s"
     page.wait_for_selector("#chart-lag canvas")
     assert page.locator("canvas:visible").count() == 3
+    page.focus("#more-charts > summary")
+    page.keyboard.press("Enter")
+    assert page.locator("canvas:visible").count() == 7
+    canvas = page.locator("#chart-lag canvas")
+    assert canvas.get_attribute("role") == "img"
+    said = "Oldest garbage, last values: tidy 7 s"
+    assert canvas.get_attribute("aria-label") == said
     assert "tidy" in page.inner_text("#chart-lag .u-legend")
     # Something is drawn: not all of the canvas has one colour.
     colours = page.evaluate(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from workstealing.dashboard.charts import hour
 from workstealing.dashboard.figures import (
     ErrorFigures,
     MeasuredFigure,
@@ -16,7 +17,7 @@ from workstealing.dashboard.figures import (
     ledger_name,
     window,
 )
-from workstealing.dashboard.presenting import _charts, _job, _tiles
+from workstealing.dashboard.presenting import _job, _tiles
 from workstealing.dashboard.queries import Snapshot
 from workstealing.metrics.minutes import JobError, JobMinute, Minute
 from workstealing.metrics.shared_settings import Setting
@@ -138,10 +139,14 @@ def test_a_dry_run_is_shown_and_keeps_up_with_nothing() -> None:
     assert not figures(counted).dry_run
     # What it has counted was not collected.
     jobs = [figures(counted), figures(counted, {"dry_run": True})]
-    shown_at_once = Snapshot(3600.0, True, 1, [0] * 60, [100.0] * 60, 0.0, jobs, [], [])
+    times, slots = window(counted, NOW)
+    # Of one name in the ledger, as names of more than 200 characters may be.
+    shown_at_once = Snapshot(
+        NOW, True, 1, times, [100.0] * 60, 0.0, jobs, [], [], spans=[60.0] * 60, slots=slots
+    )
     (collected,) = [each for each in _tiles(shown_at_once) if each["label"] == "Collected"]
     assert collected["value"] == "11.1"
-    assert [max(each) for each in _charts(shown_at_once)["items"]] == [10.0, 0.0]
+    assert [max(each) for each in hour(shown_at_once)["items"]] == [10.0, 0.0]
     # Slices that fail are a fault of a dry run as well.
     failing = figures(minutes(60, recruited=30, failed=30, rate=0.01, dry_run=True))
     assert failing.keeps_up is False

@@ -249,7 +249,22 @@ def test_a_hostile_name_is_text_everywhere(
         page = Tags(html)
         assert {tag for tag, _ in page.tags} <= {
             *("html", "head", "meta", "title", "link", "script", "noscript", "body", "header"),
-            *("h1", "h2", "h3", "small", "bdi", "p", "span", "div", "form", "input", "button"),
+            *(
+                "a",
+                "nav",
+                "caption",
+                "h1",
+                "h2",
+                "h3",
+                "small",
+                "bdi",
+                "p",
+                "span",
+                "div",
+                "form",
+                "input",
+                "button",
+            ),
             *("main", "ul", "li", "strong", "section", "figure", "figcaption", "table", "thead"),
             *("tr", "th", "tbody", "td", "svg", "rect", "details", "summary", "label", "template"),
         }

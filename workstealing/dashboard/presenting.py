@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from workstealing.dashboard.event_log import event_marks, event_rows, newest_of
+from workstealing.dashboard.charts import HOUR_RANGE, RANGES, hour
+from workstealing.dashboard.event_log import event_rows, newest_of
 from workstealing.dashboard.figures import (
-    MINUTE,
     OLD_SECONDS,
     ErrorFigures,
     JobFigures,
@@ -18,7 +16,14 @@ from workstealing.dashboard.figures import (
     job_figures,
 )
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
-from workstealing.dashboard.safe_text import visible
+from workstealing.dashboard.safe_text import (
+    UNKNOWN,
+    duration,
+    number,
+    rate_text,
+    time_text,
+    visible,
+)
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.minutes import CacheMinute
 from workstealing.recruiting.slice import OUTCOMES, spoken
@@ -29,9 +34,6 @@ SIZES = {"jobs": 25, "structures": 25, "dead": 10}
 LONGEST_SEARCH = 100
 _FURTHEST = 1_000_000
 _T = TypeVar("_T")
-
-CHARTED = 8
-"""How many jobs the charts show, those with the oldest garbage first."""
 
 MOST_ALARMS = 12
 """How many alarms a page spells out."""
@@ -45,26 +47,28 @@ MOST_PROCESSES = 50
 MOST_SETS = 10
 """For how many structures a page shows the buttons for all of their dead items."""
 
-_UNKNOWN = "\N{EN DASH}"
-
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The part of the lists that a visitor asks for.
 
-    Fields: searches and pages, by list: jobs, structures, dead. Pages count from 1.
+    Fields: searches and pages, by list: jobs, structures, dead; pages count from 1; range: of the
+    charts.
     """
 
     searches: Mapping[str, str] = field(default_factory=dict)
     pages: Mapping[str, int] = field(default_factory=dict)
+    range: str = HOUR_RANGE
 
     def is_about(self, name: str) -> bool:
         """Say whether the visitor asks for a part of this list."""
         return bool(self.searches.get(name)) or name in self.pages
 
     def arguments(self, without: str = "") -> dict[str, str]:
-        """Return the arguments of an address that asks for the same, except for one list."""
+        """Return the arguments of an address that asks for the same, except for one of them."""
         found: dict[str, str] = {}
+        if without != "range" and self.range != HOUR_RANGE:
+            found["range"] = self.range
         for name in SIZES:
             if name != without and self.searches.get(name):
                 found[name] = self.searches[name]
@@ -112,7 +116,8 @@ def selection_of(arguments: Mapping[str, str]) -> Selection:
         number = arguments.get(f"{name}_page", "")
         if number.isascii() and number.isdigit() and len(number) < len(str(_FURTHEST)):
             pages[name] = max(1, int(number))
-    return Selection(searches, pages)
+    wanted = arguments.get("range", HOUR_RANGE)
+    return Selection(searches, pages, wanted if wanted in RANGES else HOUR_RANGE)
 
 
 def select(
@@ -136,12 +141,17 @@ def select(
 
 
 def page(
-    snapshot: Snapshot, name: str, role: str, selection: Selection | None = None
+    snapshot: Snapshot,
+    name: str,
+    role: str,
+    selection: Selection | None = None,
+    charts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the texts of a page, as plain data for JSON and for templates.
 
     Its size is bounded, however many jobs, structures and dead items there are. Arguments:
-    snapshot; name: the ledger's; role: the visitor's; selection: the part of the long lists.
+    snapshot; name: the ledger's; role: the visitor's; selection: the part of the long lists;
+    charts: as of `Charts.of`, None: those of the last hour.
     """
     selection = selection or Selection()
     jobs = sorted(snapshot.jobs, key=_worst_first)
@@ -157,8 +167,10 @@ def page(
     return {
         "name": visible(name),
         "role": role,
-        "at": _time(snapshot.at),
+        "at": time_text(snapshot.at),
         "source": _source(snapshot),
+        # Without a ledger there are the minutes of this process alone, an hour of them.
+        "has_ranges": snapshot.is_fleet,
         "old": snapshot.old_seconds is not None,
         "light": _light(snapshot, dead),
         "alarms": _alarms(snapshot, jobs, dead),
@@ -173,7 +185,7 @@ def page(
         "caches": _caches(snapshot),
         "processes": _processes(snapshot),
         "events": event_rows(snapshot.events, snapshot.at),
-        "charts": _charts(snapshot),
+        "charts": hour(snapshot) if charts is None else charts,
     }
 
 
@@ -218,55 +230,12 @@ def _dead_alarm(figures: StructureFigures) -> str:
     return f"{visible(figures.watched.name)}: {count:,} {items} for a person"
 
 
-def number(value: float | None) -> str:
-    """Return a figure with three significant digits, and with k, M or G if it is large."""
-    if value is None or not math.isfinite(value):
-        return _UNKNOWN
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            scale = {"G": 1e9, "M": 1e6, "k": 1e3}[unit]
-            return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value:.3g}"
-    if isinstance(value, int) or value == int(value):
-        return f"{int(value):,}"
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def duration(seconds: float | None) -> str:
-    """Return seconds as people say them."""
-    if seconds is None or not math.isfinite(seconds):
-        return _UNKNOWN
-    if seconds <= 0:
-        return "0 s"
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 2 * MINUTE:
-        return f"{seconds:.3g} s"
-    if seconds < 2 * 3600:
-        return f"{seconds / 60:.3g} min"
-    return f"{seconds / 3600:.3g} h" if seconds < 2 * 86400 else f"{seconds / 86400:,.3g} d"
-
-
-def rate_text(rate: float | None) -> str:
-    """Return a rate as the number that a person would type."""
-    return _UNKNOWN if rate is None else f"{rate:.4g}"
-
-
-def _time(epoch: float | None, form: str = "%H:%M:%S UTC") -> str:
-    if epoch is None:
-        return _UNKNOWN
-    try:
-        return dt.datetime.fromtimestamp(epoch, dt.UTC).strftime(form)
-    except (OverflowError, ValueError, OSError):
-        return _UNKNOWN
-
-
 def _source(snapshot: Snapshot) -> str:
     if not snapshot.is_fleet:
         return "this process only: no ledger"
     if snapshot.old_seconds is not None:
-        return (
-            f"last report {duration(round(snapshot.old_seconds))} ago, at {_time(snapshot.heard)}"
-        )
+        ago = duration(round(snapshot.old_seconds))
+        return f"last report {ago} ago, at {time_text(snapshot.heard)}"
     count = snapshot.processes
     silent = len(snapshot.state.silent)
     more = f", {silent:,} silent" if silent else ""
@@ -284,7 +253,7 @@ def _light(snapshot: Snapshot, dead: list[StructureFigures]) -> str:
 def _fine(snapshot: Snapshot) -> str:
     unknown = sum(1 for job in snapshot.jobs if job.keeps_up is None)
     if snapshot.old_seconds is not None:
-        return f"These figures are of {_time(snapshot.heard)}: nobody knows how it is now."
+        return f"These figures are of {time_text(snapshot.heard)}: nobody knows how it is now."
     if not snapshot.jobs:
         return "Nothing is known to be wrong: no job is known."
     if unknown:
@@ -310,7 +279,7 @@ def _tiles(snapshot: Snapshot) -> list[dict[str, Any]]:
     recruits = sum(job.recruited_per_minute for job in snapshot.jobs)
     # The items of a dry run are only counted.
     collected = sum(job.items_per_second for job in snapshot.jobs if not job.dry_run)
-    moment = "now" if snapshot.old_seconds is None else f"at {_time(snapshot.heard)}"
+    moment = "now" if snapshot.old_seconds is None else f"at {time_text(snapshot.heard)}"
     return [
         _tile("Jobs behind", number(behind), f"of {len(snapshot.jobs)}", bad=behind > 0),
         _tile("Oldest garbage", duration(max(ages, default=None)), moment, bad=behind > 0),
@@ -383,7 +352,7 @@ def _measured(figure: MeasuredFigure, now: float) -> str:
 
 def _seen(text: str, job: JobFigures, kind: str = "") -> dict[str, str]:
     """Return a cell for garbage as it was last seen; a figure of long ago is grey and says so."""
-    if text == _UNKNOWN or not job.seen_ago:
+    if text == UNKNOWN or not job.seen_ago:
         return _cell(text, kind)
     return _cell(f"{text} ({duration(job.seen_ago)} ago)", "old")
 
@@ -426,7 +395,7 @@ def _caches(snapshot: Snapshot) -> dict[str, Any]:
 
 def _share(part: float, whole: float) -> str:
     """Return a share as text."""
-    return f"{part / whole:.1%}" if whole else _UNKNOWN
+    return f"{part / whole:.1%}" if whole else UNKNOWN
 
 
 def _processes(snapshot: Snapshot) -> dict[str, Any]:
@@ -445,8 +414,8 @@ def _processes(snapshot: Snapshot) -> dict[str, Any]:
                 "host": visible(each.host, 60),
                 "pid": str(each.pid),
                 "version": visible(each.version, 40),
-                "since": _time(each.started, "%Y-%m-%d %H:%M UTC"),
-                "last": _UNKNOWN
+                "since": time_text(each.started, "%Y-%m-%d %H:%M UTC"),
+                "last": UNKNOWN
                 if each.reported is None
                 else f"{duration(round(max(0.0, snapshot.at - each.reported)))} ago",
             }
@@ -494,7 +463,7 @@ def _outcomes(outcomes: dict[str, int]) -> dict[str, Any]:
 
 def _structure(figures: StructureFigures) -> dict[str, Any]:
     due = figures.due
-    due_text = _UNKNOWN
+    due_text = UNKNOWN
     if due is not None:
         due_text = f"{'' if due.exact else 'about '}{number(due.count)} {visible(due.what)}"
     dead = figures.dead_size
@@ -567,48 +536,10 @@ def _dead_item(figures: StructureFigures, item: ListedItem, now: float) -> dict[
         "structure": figures.watched.id,
         "member": item.member,
         "place": place,
-        "payload": item.payload or _UNKNOWN,
-        "tenant": item.tenant or _UNKNOWN,
-        "error": item.error or _UNKNOWN,
-        "attempts": _UNKNOWN if item.attempts is None else number(item.attempts),
-        "age": _UNKNOWN if item.died is None else duration(max(0.0, now - item.died)),
-        "died": "" if item.died is None else _time(item.died, "%Y-%m-%d %H:%M UTC"),
+        "payload": item.payload or UNKNOWN,
+        "tenant": item.tenant or UNKNOWN,
+        "error": item.error or UNKNOWN,
+        "attempts": UNKNOWN if item.attempts is None else number(item.attempts),
+        "age": UNKNOWN if item.died is None else duration(max(0.0, now - item.died)),
+        "died": "" if item.died is None else time_text(item.died, "%Y-%m-%d %H:%M UTC"),
     }
-
-
-def _charts(snapshot: Snapshot) -> dict[str, Any]:
-    def age(job: JobFigures) -> float:
-        return max((each for each in job.lag if each is not None), default=-1.0)
-
-    charted = sorted(snapshot.jobs, key=lambda job: (-age(job), job.name))[:CHARTED]
-    charted.sort(key=lambda job: job.name)
-    left_out = len(snapshot.jobs) - len(charted)
-    spans = snapshot.spans or [max(1.0, min(MINUTE, snapshot.at - time)) for time in snapshot.times]
-    return {
-        "note": f"{CHARTED} of {len(snapshot.jobs)} jobs" if left_out else "",
-        "times": snapshot.times,
-        "names": [visible(job.name, 40) for job in charted],
-        "lag": [_rounded(job.lag) for job in charted],
-        "items": [
-            _rounded(
-                [
-                    # A minute that nobody wrote is a gap, not a minute without work. A dry run has
-                    # collected nothing.
-                    None if enlisted is None else 0.0 if job.dry_run else items / span
-                    for items, span, enlisted in zip(
-                        job.items, spans, snapshot.traffic, strict=True
-                    )
-                ]
-            )
-            for job in charted
-        ],
-        "traffic": _rounded(snapshot.traffic),
-        "marks": event_marks(snapshot.events, snapshot.times),
-    }
-
-
-def _rounded(values: Sequence[float | None]) -> list[float | None]:
-    return [
-        None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
-        for value in values
-    ]

@@ -34,7 +34,7 @@ from workstealing.dashboard.safe_text import LONGEST_SHOWN, item_key, payload_te
 from workstealing.dashboard.watched import SetsAside, Watched
 from workstealing.errors import is_connection_fault
 from workstealing.metrics.events import FleetEvent
-from workstealing.metrics.minutes import CacheMinute, Process, total_of_caches
+from workstealing.metrics.minutes import CacheMinute, Minute, Process, total_of_caches
 from workstealing.recruiting.health import roughly
 from workstealing.recruiting.job import Backlog
 
@@ -166,7 +166,8 @@ class Snapshot:
     out of reach with their jobs, a fleet that has fallen silent, reports that are refused; heard:
     the time that the fleet's figures are of, None: unknown; old_seconds: how old they are, None:
     they are of now; fault: the error that keeps the ledger from answering, None: it answers; spans:
-    the seconds that the counts of each minute are of; events: of the fleet, the newest first.
+    the seconds that the counts of each minute are of; events: of the fleet, the newest first;
+    slots: the last 60 minutes, None for one that nobody wrote.
     """
 
     at: float
@@ -188,6 +189,7 @@ class Snapshot:
     fault: str | None = None
     spans: list[float] = field(default_factory=list)
     events: list[FleetEvent] = field(default_factory=list)
+    slots: list[Minute | None] = field(default_factory=list)
 
 
 class Cached:
@@ -358,6 +360,7 @@ class Queries:
             fault=told.fault,
             spans=spans,
             events=told.events,
+            slots=slots,
         )
 
     def _ask_ledger(self, troubles: list[str]) -> _Told:

@@ -1,8 +1,10 @@
-"""Names and payloads from elsewhere: as safe text on a page, and as keys of its forms."""
+"""What a page shows as text: names and payloads from elsewhere, numbers, durations and times."""
 
 from __future__ import annotations
 
 import base64
+import datetime as dt
+import math
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -11,6 +13,7 @@ from typing import Any
 
 from workstealing.dashboard.watched import short_id
 
+UNKNOWN = "\N{EN DASH}"
 LONGEST_SHOWN = 120
 LONGEST_PAYLOAD = 300
 """How many characters of a payload a page shows."""
@@ -118,3 +121,46 @@ def exact_item(key: str) -> bytes | str | None:
         return raw if kind == _KINDS[bytes] else raw.decode("utf-8", "surrogatepass")
     except ValueError:
         return None
+
+
+def number(value: float | None) -> str:
+    """Return a figure with three significant digits, and with k, M or G if it is large."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            scale = {"G": 1e9, "M": 1e6, "k": 1e3}[unit]
+            return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value:.3g}"
+    if isinstance(value, int) or value == int(value):
+        return f"{int(value):,}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as people say them."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds / 3600:.3g} h" if seconds < 2 * 86400 else f"{seconds / 86400:,.3g} d"
+
+
+def rate_text(rate: float | None) -> str:
+    """Return a rate as the number that a person would type."""
+    return UNKNOWN if rate is None else f"{rate:.4g}"
+
+
+def time_text(epoch: float | None, form: str = "%H:%M:%S UTC") -> str:
+    """Return a time of day in UTC; form: as of strftime."""
+    if epoch is None:
+        return UNKNOWN
+    try:
+        return dt.datetime.fromtimestamp(epoch, dt.UTC).strftime(form)
+    except (OverflowError, ValueError, OSError):
+        return UNKNOWN

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Iterator
 from typing import Protocol
 
-from workstealing.dashboard.presenting import rate_text
 from workstealing.dashboard.queries import listed, member_of
-from workstealing.dashboard.safe_text import exact_item, item_key, visible
+from workstealing.dashboard.safe_text import exact_item, item_key, rate_text, visible
 from workstealing.dashboard.watched import SetsAside, Watched
 from workstealing.errors import ConfigurationError, RefusedError
 from workstealing.recruiting import Outcome, Recruiter

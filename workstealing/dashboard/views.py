@@ -12,12 +12,14 @@ import datetime as dt
 import json
 import logging
 import math
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from workstealing.clock import seconds_of
+from workstealing.dashboard.charts import RANGES, TEXT_HEADINGS, Charts
 from workstealing.dashboard.figures import OwnMinutes
 from workstealing.dashboard.presenting import (
     JOB_HEADINGS,
@@ -166,6 +168,9 @@ def create_dashboard(
         guard=guard,
         throttle=Throttle(counted_by_fleet(client, name)),
         queries=queries,
+        charts=Charts(
+            queries.snapshot, lambda minutes, end: read(client, name, minutes, before=end)
+        ),
         fleet=fleet,
         recruiter=recruiter,
         name=name,
@@ -194,6 +199,7 @@ class _Views:
         guard: Guard,
         throttle: Throttle,
         queries: Queries,
+        charts: Charts,
         fleet: FleetSettings,
         recruiter: Recruiter,
         name: str,
@@ -201,7 +207,7 @@ class _Views:
         survey: Path | None,
     ) -> None:
         self._guard, self._throttle = guard, throttle
-        self._queries, self._fleet = queries, fleet
+        self._queries, self._charts, self._fleet = queries, charts, fleet
         self._recruiter, self._name, self._streams = recruiter, name, streams
         self._survey_file = survey
 
@@ -327,7 +333,11 @@ class _Views:
 
     def _page(self) -> dict[str, Any]:
         visitor: Visitor = flask.g.workstealing_visitor
-        return page(self._queries.snapshot(), self._name, visitor.role, _selection())
+        return self._shown(visitor.role, _selection())
+
+    def _shown(self, role: str, selection: Selection) -> dict[str, Any]:
+        charts = self._charts.of(selection.range)
+        return page(self._queries.snapshot(), self._name, role, selection, charts)
 
     def _index(self) -> Any:
         return self._html("", "", 200)
@@ -341,7 +351,7 @@ class _Views:
         role, selection = flask.g.workstealing_visitor.role, _selection()
 
         def data() -> dict[str, Any]:
-            return page(self._queries.snapshot(), self._name, role, selection)
+            return self._shown(role, selection)
 
         # A worker with one thread could not answer anybody else meanwhile.
         many = bool(flask.request.environ.get("wsgi.multithread"))
@@ -364,6 +374,8 @@ class _Views:
             blank_job=blank_job(),
             job_headings=JOB_HEADINGS,
             structure_headings=STRUCTURE_HEADINGS,
+            ranges=RANGES.values(),
+            chart_headings=TEXT_HEADINGS,
             selection=_selection(),
             visitor=visitor,
             has_survey=self._survey_file is not None,
@@ -371,7 +383,8 @@ class _Views:
             said=said,
             problem=problem,
         )
-        return flask.Response(html, status, mimetype="text/html")
+        # The template's indentation is for us, and would be a tenth of a long page.
+        return flask.Response(_INDENTATION.sub("\n", html), status, mimetype="text/html")
 
     def _survey(self) -> Any:
         # Loaded here: most dashboards show no survey.
@@ -468,6 +481,7 @@ def _selection() -> Selection:
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 _EVENTS_READ = 200
+_INDENTATION = re.compile(r"\n\s+")
 _NO_SURVEY = "there is no result of a survey yet: run workstealing survey --json > FILE"
 _FOREIGN = "this form does not come from a page of this session: load the page anew"
 

@@ -652,14 +652,17 @@ def read(
     name: str = "default",
     minutes: int = 60,
     *,
+    before: int | None = None,
     allow_eviction: Collection[str] = (),
 ) -> list[Minute]:
     """Return the fleet's last minutes, the oldest first, the present one last.
 
     Arguments: client: a blocking client of redis-py; name: of the ledger; minutes: their number, 1
-    to 1,440 (a minute without a report, or an expired one, has zeros); allow_eviction: as of
+    to 1,440 (a minute without a report, or an expired one, has zeros); before: the last minutes
+    before this time, in seconds since the epoch, None: up to the present one; allow_eviction: as of
     `VolatileHashes`. Raises: ConfigurationError; errors of redis-py. One round trip for each
-    180 minutes begun, one for the server's time, and two or three for the namespace's layout.
+    180 minutes begun, one for the server's time unless `before` is given, and two or three for the
+    namespace's layout.
     """
     name = checked_ledger_name(name)
     is_whole = isinstance(minutes, int) and not isinstance(minutes, bool)
@@ -669,7 +672,8 @@ def read(
     if is_async(client):
         raise ConfigurationError("a ledger is read with a blocking client, not with an asyncio one")
     hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
-    present = _server_seconds(client, name) // MINUTE * MINUTE
+    end = _server_seconds(client, name) if before is None else before - 1
+    present = end // MINUTE * MINUTE
     wanted = [present - MINUTE * ago for ago in reversed(range(minutes))]
     found: list[Minute] = []
     for start in range(0, minutes, _MINUTES_A_ROUND_TRIP):

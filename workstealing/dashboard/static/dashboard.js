@@ -111,6 +111,11 @@ function fillEvent(row, event) {
   row.classList.toggle("bad", event.bad);
 }
 
+function fillChartRow(row, { name, cells: said }) {
+  fields(row, { name });
+  said.forEach((each, number) => text(row.querySelector(`[data-cell="${number}"]`), each));
+}
+
 function fillCache(row, cache) {
   const { name, share, hits, stale, misses, waits, computations, took, uncached } = cache;
   fields(row, { name, share, hits, stale, misses, waits, computations, took, uncached });
@@ -157,14 +162,19 @@ function fillTiles(tiles) {
 let charts = [];
 // The events of the charts' hour, as vertical lines.
 let marks = [];
-// A job keeps its colour as long as the page is open.
+// A job keeps its colour as long as the page is open, and mostly on the next page as well: its name
+// says which colour it has, unless another job of the charts has that one already.
 const colours = new Map();
+const PLACES = [0, 1, 2, 3, 4, 5, 6, 7];
 
 function colour(name, names) {
   if (!colours.has(name)) {
     const taken = new Set(names.map((each) => colours.get(each)));
-    const free = [0, 1, 2, 3, 4, 5, 6, 7].find((each) => !taken.has(each));
-    colours.set(name, free === undefined ? colours.size % 8 : free);
+    let sum = 0;
+    for (const each of name) sum = (sum * 31 + each.codePointAt(0)) % 65521;
+    const wanted = PLACES.map((each) => (sum + each) % PLACES.length);
+    const free = wanted.find((each) => !taken.has(each));
+    colours.set(name, free === undefined ? wanted[0] : free);
   }
   return css(`--line-${colours.get(name) + 1}`);
 }
@@ -241,9 +251,13 @@ function chart(id, names, height, format, special) {
     width: Math.max(120, holder.clientWidth),
     height,
     tzDate: (time) => uPlot.tzDate(new Date(time * 1000), "Etc/UTC"),
-    cursor: { y: false, drag: { x: false, y: false }, sync: { key: "hour" } },
+    cursor: { y: false, drag: { x: false, y: false }, sync: { key: "range" } },
     legend: { show: true },
-    hooks: { draw: [drawMarks], setCursor: [showLast], setData: [showLast] },
+    hooks: {
+      draw: [drawMarks],
+      setCursor: [showLast],
+      setData: [showLast, (plot) => describe(plot, holder, format)],
+    },
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
     axes: [
       { ...axis, values: "{HH}:{mm}", space: 60 },
@@ -258,7 +272,7 @@ function chart(id, names, height, format, special) {
       { label: "UTC", value: "{HH}:{mm}" },
       ...names.map((name) => ({
         label: name,
-        stroke: colour(name, names),
+        stroke: special.area ? css("--line-1") : colour(name, names),
         width: 2,
         fill: special.area ? `${css("--line-1")}22` : undefined,
         // Nothing is drawn over minutes without figures. A minute between two such gaps, which no
@@ -272,36 +286,58 @@ function chart(id, names, height, format, special) {
   return new uPlot(options, [[], ...names.map(() => [])], holder);
 }
 
+// A canvas says nothing to a screen reader: this is the chart in words.
+function describe(plot, holder, format) {
+  const { caption } = holder.dataset;
+  const said = plot.series.slice(1).map((series, number) => {
+    const last = plot.data[number + 1].findLast((value) => value !== null && value !== undefined);
+    return `${series.label} ${format(last)}`;
+  });
+  const canvas = plot.root.querySelector("canvas");
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", `${caption}, last values: ${said.join(", ")}`);
+}
+
 function drawCharts(data) {
+  for (const each of document.querySelectorAll("[data-charted]")) text(each, data.note);
+  for (const each of document.querySelectorAll("[data-range-text]")) text(each, data.range_text);
+  text(document.getElementById("since"), data.since);
+  text(document.getElementById("callers"), data.callers);
+  const rows = data.rows.map((each, number) => ({ ...each, name: data.names[number] }));
+  match(document.getElementById("chart-rows"), "chart-row-template", rows, "id", fillChartRow);
   if (!window.uPlot) return;
   const key = JSON.stringify([data.names, matchMedia("(prefers-color-scheme: dark)").matches]);
   if (charts.key !== key) {
-    document.getElementById("charts").hidden = false;
+    for (const id of ["charts", "more-charts"]) document.getElementById(id).hidden = false;
     for (const each of charts) each.destroy();
     charts = [
       chart("chart-lag", data.names, 190, seconds, { incrs: SECONDS }),
       chart("chart-items", data.names, 230, plain, {}),
       chart("chart-traffic", ["enlisted"], 230, plain, { area: true }),
+      chart("chart-backlog", data.names, 190, plain, {}),
+      chart("chart-failures", data.names, 190, plain, {}),
+      chart("chart-slices", data.names, 190, seconds, { incrs: SECONDS }),
+      chart("chart-processes", ["processes"], 190, plain, { area: true }),
     ];
     charts.key = key;
   }
-  for (const each of document.querySelectorAll("[data-charted]")) text(each, data.note);
   marks = data.marks;
-  charts[0].setData([data.times, ...data.lag]);
-  charts[1].setData([data.times, ...data.items]);
-  charts[2].setData([data.times, data.traffic]);
+  const { lag, items, backlog, failures, slices } = data;
+  const lines = [lag, items, [data.traffic], backlog, failures, slices, [data.processes]];
+  lines.forEach((each, number) => charts[number].setData([data.times, ...each]));
 }
 
 let latest = null;
 
-new ResizeObserver(() => {
+const resized = new ResizeObserver(() => {
   for (const each of charts) {
     const holder = each.root.parentElement;
     if (holder.clientWidth && holder.clientWidth !== each.width) {
       each.setSize({ width: holder.clientWidth, height: each.height });
     }
   }
-}).observe(document.getElementById("charts"));
+});
+for (const each of document.querySelectorAll("figure > div")) resized.observe(each);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   if (latest) drawCharts(latest.charts);
 });
@@ -328,6 +364,7 @@ function fill(page) {
   for (const name of ["name", "source", "at"]) {
     text(document.querySelector(`[data-page="${name}"]`), page[name]);
   }
+  document.getElementById("ranges").hidden = !page.has_ranges;
   document.body.classList.toggle("old", page.old);
   const count = page.alarm_count;
   document.title = `${count ? `(${count}) ` : ""}Work stealing: ${page.name}`;
@@ -386,9 +423,7 @@ function listen() {
   if (stream) stream.close();
   stream = new EventSource(events + query);
   stream.onmessage = (event) => {
-    // On a phone the dead items would be most of the page: there a tap opens them.
-if (matchMedia("(min-width: 601px)").matches) document.getElementById("dead").open = true;
-fill(JSON.parse(event.data));
+    fill(JSON.parse(event.data));
     alive();
   };
   stream.onerror = () => {
@@ -431,6 +466,25 @@ function say(id, message) {
   fresh.set(id, setTimeout(() => element.classList.remove("fresh"), FRESH_MS));
 }
 
+function askAnew(wanted) {
+  query = wanted.size ? `?${wanted}` : "";
+  history.replaceState(null, "", index + query);
+  ask().catch(() => say("refused", "The server did not answer."));
+  listen();
+}
+
+document.getElementById("ranges").addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const wanted = new URLSearchParams(query);
+  wanted.delete("range");
+  if (link.dataset.range !== "1h") wanted.set("range", link.dataset.range);
+  for (const each of document.querySelectorAll("#ranges a")) each.removeAttribute("aria-current");
+  link.setAttribute("aria-current", "true");
+  askAnew(wanted);
+});
+
 function find(form, button) {
   const wanted = new URLSearchParams(query);
   const { list } = form.dataset;
@@ -439,11 +493,8 @@ function find(form, button) {
   const search = form.querySelector('input[type="search"]');
   if (search.value.trim()) wanted.set(list, search.value.trim());
   if (button && button.name) wanted.set(button.name, button.value);
-  query = wanted.size ? `?${wanted}` : "";
-  history.replaceState(null, "", index + query);
   search.blur();
-  ask().catch(() => say("refused", "The server did not answer."));
-  listen();
+  askAnew(wanted);
 }
 
 document.addEventListener("submit", async (event) => {
