@@ -15,7 +15,7 @@ from workstealing.dashboard.presenting import SIZES
 from workstealing.dashboard.watched import DeadItem
 
 ADMIN = {"Authorization": f"Bearer {TOKEN}"}
-LARGEST = 300_000
+LARGEST = 310_000
 JOBS = 1500
 
 
