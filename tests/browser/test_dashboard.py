@@ -292,6 +292,60 @@ def test_hostile_names_are_text_at_first_and_when_they_come_later(
     page.wait_for_selector("#chart-lag canvas")
 
 
+def test_a_longer_range_comes_by_keyboard_and_stays_in_the_address(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    write_hour(client, {"tidy": {"worked": 60, "items": 300, "oldest.0": 7.0}})
+    page = open_page(serve(make_app(never_recruiter, client, token=TOKEN, streams=quick())), TOKEN)
+    page.wait_for_selector("#chart-lag canvas")
+    caption = page.locator("#charts figcaption").first
+    assert caption.inner_text() == "Oldest garbage, last hour"
+    page.focus('[data-range="3h"]')
+    page.keyboard.press("Enter")
+    caption.get_by_text("last 3 hours").wait_for()
+    assert page.url.endswith("?range=3h")
+    assert page.locator("#ranges [aria-current]").inner_text() == "3 h"
+    assert page.inner_text("#since").startswith("The figures begin at ")
+    page.reload()
+    page.wait_for_selector(".light.live")
+    assert caption.inner_text() == "Oldest garbage, last 3 hours"
+
+
+def test_the_first_screen_of_a_phone_holds_the_alarms_and_a_chart(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    structures = furnish(never_recruiter, client)
+    app = make_app(never_recruiter, client, token=TOKEN, structures=structures, streams=quick())
+    phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+    page = open_page(serve(app), TOKEN, **phone)
+    page.wait_for_selector("#chart-lag canvas")
+    bottom = 0.0
+    for what in (".state", "#alarms", "#chart-lag .u-legend"):
+        box = page.locator(what).bounding_box()
+        assert box["y"] >= bottom, what
+        bottom = box["y"] + box["height"]
+    assert bottom <= 844
+    assert page.locator("#verdict").text_content() == "2 alarms"
+
+
+def test_a_heading_explains_itself_with_the_keyboards_focus(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    never_recruiter.job(rate=0.25, name="tidy")(lambda slice: 3)
+    page = open_page(serve(make_app(never_recruiter, client, token=TOKEN, streams=quick())), TOKEN)
+    said = """() => [...document.querySelectorAll(".head")].map(
+      (each) => getComputedStyle(each, "::after").content)"""
+    assert set(page.evaluate(said)) == {"none"}
+    page.get_by_text("Rate", exact=True).first.focus()
+    shown = [each for each in page.evaluate(said) if each != "none"]
+    assert shown == ['"The share of the callers that run a slice, from 0 to 1."']
+    page.focus(".meanings > summary")
+    page.keyboard.press("Enter")
+    assert page.locator(".meanings dd").nth(6).inner_text() == shown[0].strip('"')
+    assert page.locator("thead th:not([scope=col])").count() == 0
+    assert page.locator("tbody th:not([scope=row], .u-legend th)").count() == 0
+
+
 def width_of(page: Any) -> int:
     width: int = page.evaluate("document.documentElement.scrollWidth")
     return width
@@ -310,6 +364,9 @@ def test_a_phone_needs_no_scrolling_sideways(
     page.wait_for_selector("#chart-lag canvas")
     assert width_of(page) == 375
     for summary in page.locator("#jobs summary").all()[:3]:
+        summary.click()
+    assert width_of(page) == 375
+    for summary in page.locator(".more > summary, .meanings > summary").all():
         summary.click()
     assert width_of(page) == 375
     # Each figure has its label where the table's head is hidden.

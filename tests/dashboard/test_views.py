@@ -248,23 +248,9 @@ def test_a_hostile_name_is_text_everywhere(
     for html in (browser.get("/ws/").text, said.text):
         page = Tags(html)
         assert {tag for tag, _ in page.tags} <= {
+            *("a", "nav", "caption", "dl", "dt", "dd"),
             *("html", "head", "meta", "title", "link", "script", "noscript", "body", "header"),
-            *(
-                "a",
-                "nav",
-                "caption",
-                "h1",
-                "h2",
-                "h3",
-                "small",
-                "bdi",
-                "p",
-                "span",
-                "div",
-                "form",
-                "input",
-                "button",
-            ),
+            *("h1", "h2", "h3", "small", "bdi", "p", "span", "div", "form", "input", "button"),
             *("main", "ul", "li", "strong", "section", "figure", "figcaption", "table", "thead"),
             *("tr", "th", "tbody", "td", "svg", "rect", "details", "summary", "label", "template"),
         }

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,9 @@ TOKEN_VARIABLE = "WORKSTEALING_DASHBOARD_TOKEN"  # noqa: S105 - where it is, not
 VIEW_TOKEN_VARIABLE = "WORKSTEALING_DASHBOARD_VIEW_TOKEN"  # noqa: S105
 HOST = "127.0.0.1"
 PORT = 8765
+MOST_CONNECTIONS = 64
+"""How many connections there are at a time; each of them has a thread."""
+
 CLIENT_SECONDS = 30.0
 """After so many seconds the server leaves a client that does not read, or has not asked by then."""
 
@@ -123,59 +124,15 @@ def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
     )
 
     import flask
-    from werkzeug import serving
+
+    from workstealing.dashboard.serving import BoundedServer
 
     app = flask.Flask("workstealing.dashboard", static_folder=None)
     app.register_blueprint(blueprint, url_prefix="/")
-
-    class Quiet(serving.WSGIRequestHandler):
-        # Without it, a client that stops midway would hold its thread, and a stream its place.
-        timeout = CLIENT_SECONDS
-
-        def setup(self) -> None:
-            """Give the whole request the time that each of its bytes would have."""
-            super().setup()
-            self.rfile = io.BufferedReader(_WithinTime(self.connection, CLIENT_SECONDS))
-
-        def version_string(self) -> str:
-            """Name the server without the versions beneath it."""
-            return "workstealing"
-
-        def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - its name there
-            """Write no line for each request."""
-
     # Ours, because werkzeug ends the process where a port is taken.
     with _listener(options.host, options.port) as listener:
-        host, port = listener.getsockname()[:2]
-        server: Any = serving.make_server(
-            host, port, app, threaded=True, request_handler=Quiet, fd=listener.fileno()
-        )
-    # A stream that a browser still holds does not hold up the end.
-    server.daemon_threads = True
-    server.block_on_close = False
+        server = BoundedServer(listener, app, seconds=CLIENT_SECONDS, most=MOST_CONNECTIONS)
     return server, token
-
-
-class _WithinTime(io.RawIOBase):
-    """What a client sends, until its time is up: a byte now and then holds no thread for ever."""
-
-    def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self._connection, self._seconds = connection, seconds
-        self._deadline = time.monotonic() + seconds
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the request came too slowly")
-        self._connection.settimeout(left)
-        try:
-            return self._connection.recv_into(buffer)
-        finally:
-            # The answer has its own time.
-            self._connection.settimeout(self._seconds)
 
 
 def _listener(host: str, port: int) -> socket.socket:

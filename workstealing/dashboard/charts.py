@@ -77,7 +77,7 @@ _WORDS = (duration, number, number, number, duration)
 
 
 @dataclass(slots=True)
-class _Place:
+class _Spot:
     """What one job did in the minutes of one place."""
 
     lag: float | None = None
@@ -89,7 +89,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Columns:
+class _Strip:
     """The minutes of a range, gathered place by place.
 
     Fields: times: the beginnings of the places; step: the minutes of each; jobs: the names of the
@@ -103,12 +103,12 @@ class _Columns:
     spans: list[float] = field(default_factory=list)
     enlisted: list[int] = field(default_factory=list)
     processes: list[int | None] = field(default_factory=list)
-    places: list[list[_Place]] = field(default_factory=list)
+    places: list[list[_Spot]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         count = len(self.times)
         self.spans, self.enlisted, self.processes = [0.0] * count, [0] * count, [None] * count
-        self.places = [[_Place() for _ in self.times] for _ in self.jobs]
+        self.places = [[_Spot() for _ in self.times] for _ in self.jobs]
 
     def add(self, time: int, minute: Minute, span: float, *, is_over: bool) -> None:
         """Add a minute that somebody wrote; of the present one the counts are left out."""
@@ -171,7 +171,7 @@ def charted(snapshot: Snapshot) -> list[JobFigures]:
 def hour(snapshot: Snapshot) -> dict[str, Any]:
     """Return the charts of the last hour as plain data, from what the page knows anyway."""
     jobs = charted(snapshot)
-    columns = _Columns(snapshot.times, 1, _names(jobs))
+    columns = _Strip(snapshot.times, 1, _names(jobs))
     for time, slot, seen, span in zip(
         snapshot.times, snapshot.slots, snapshot.traffic, snapshot.spans, strict=False
     ):
@@ -227,7 +227,7 @@ class Charts:
         present = snapshot.times[-1]
         last = present // step * step
         times = list(range(last - wanted.minutes * MINUTE + step, last + step, step))
-        columns = _Columns(times, wanted.step, _names(jobs))
+        columns = _Strip(times, wanted.step, _names(jobs))
         before: Minute | None = None
         for minute in self._minutes(times[0], present + MINUTE):
             if is_written(minute):
@@ -246,7 +246,7 @@ class Charts:
 
 
 def _plain(
-    columns: _Columns, jobs: list[JobFigures], snapshot: Snapshot, wanted: Range
+    columns: _Strip, jobs: list[JobFigures], snapshot: Snapshot, wanted: Range
 ) -> dict[str, Any]:
     lines = columns.lines()
     known = [at for at, each in enumerate(lines["traffic"]) if each is not None]

@@ -176,6 +176,8 @@ def page(
         "alarms": _alarms(snapshot, jobs, dead),
         "alarm_count": _alarm_count(snapshot, dead),
         "fine": _fine(snapshot),
+        # The alarms themselves change with each second that they name: nobody wants to hear that.
+        "verdict": _verdict(_alarm_count(snapshot, dead), snapshot),
         "tiles": _tiles(snapshot),
         "jobs": [_job(job, snapshot.at, _newest(job, snapshot)) for job in shown_jobs],
         "jobs_pager": jobs_pager.plain(),
@@ -262,6 +264,12 @@ def _fine(snapshot: Snapshot) -> str:
             " is not known yet."
         )
     return "Nothing is wrong: every job keeps up."
+
+
+def _verdict(count: int, snapshot: Snapshot) -> str:
+    if count:
+        return f"{count:,} alarm{'' if count == 1 else 's'}"
+    return "No alarm" if snapshot.old_seconds is None else "No alarm, but the figures are old"
 
 
 def _tiles(snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -429,20 +437,30 @@ def blank_job() -> dict[str, Any]:
     return _job(job_figures("", [], 1.0, None, None))
 
 
-JOB_HEADINGS = (
-    "Keeps up",
-    "Oldest garbage",
-    "Worst, last hour",
-    "Backlog",
-    "Items/s",
-    "Recruits/min",
-    "Rate",
-    "Slice",
-)
-"""The headings of a job's cells, in their order."""
+JOB_HEADINGS = {
+    "Keeps up": "Whether the job suffices for its garbage. Unknown is neither yes nor no.",
+    "Oldest garbage": "How long the oldest item that may go has been waiting, as last seen.",
+    "Worst, last hour": "The highest age of the oldest garbage in the last hour.",
+    "Backlog": "How many items wait for the job, as last seen.",
+    "Items/s": "Items handled a second, over the last five minutes; a dry run counts them only.",
+    "Recruits/min": "How many callers a minute ran a slice, over the last five minutes.",
+    "Rate": "The share of the callers that run a slice, from 0 to 1.",
+    "Slice": "The mean length of a slice: for so long it holds up one caller.",
+}
+"""The headings of a job's cells, in their order, and what each of them means."""
 
-STRUCTURE_HEADINGS = ("Size", "Due or stale", "Oldest", "Dead")
-"""The headings of a structure's cells, in their order."""
+OUTCOMES_MEAN = (
+    "How the last hour's slices ended: worked, idle (nothing to do), aborted (another one came"
+    " first), failed (an error), out of time, or skipped (not begun)."
+)
+
+STRUCTURE_HEADINGS = {
+    "Size": "How many items the structure holds.",
+    "Due or stale": "The items that its job may take: expired, or reserved for too long.",
+    "Oldest": "For how long the oldest of these has been waiting.",
+    "Dead": "Items that were tried too often, and wait for a person.",
+}
+"""The headings of a structure's cells, in their order, and what each of them means."""
 
 
 def _cell(text: str, kind: str = "") -> dict[str, str]:

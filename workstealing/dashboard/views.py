@@ -23,6 +23,7 @@ from workstealing.dashboard.charts import RANGES, TEXT_HEADINGS, Charts
 from workstealing.dashboard.figures import OwnMinutes
 from workstealing.dashboard.presenting import (
     JOB_HEADINGS,
+    OUTCOMES_MEAN,
     STRUCTURE_HEADINGS,
     Selection,
     blank_job,
@@ -372,8 +373,10 @@ class _Views:
             # It stands inside a script element that is not executed, and JSON.parse reads it.
             data=as_json(shown),
             blank_job=blank_job(),
-            job_headings=JOB_HEADINGS,
-            structure_headings=STRUCTURE_HEADINGS,
+            job_headings=list(JOB_HEADINGS),
+            job_meanings={**JOB_HEADINGS, "Outcomes, last hour": OUTCOMES_MEAN},
+            structure_headings=list(STRUCTURE_HEADINGS),
+            structure_meanings=STRUCTURE_HEADINGS,
             ranges=RANGES.values(),
             chart_headings=TEXT_HEADINGS,
             selection=_selection(),

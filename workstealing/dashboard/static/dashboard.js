@@ -372,6 +372,7 @@ function fill(page) {
   const fine = document.getElementById("fine");
   text(fine, page.fine);
   fine.hidden = count > 0;
+  text(document.getElementById("verdict"), page.verdict);
   fillTiles(page.tiles);
   match(document.getElementById("jobs"), "job-template", page.jobs, "id", fillJob);
   const { structures, dead } = page;
