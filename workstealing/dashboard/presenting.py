@@ -17,6 +17,7 @@ from workstealing.dashboard.figures import (
     MeasuredFigure,
     job_figures,
 )
+from workstealing.dashboard.fleet_state import few
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
 from workstealing.dashboard.safe_text import visible
 from workstealing.dashboard.watched import short_id
@@ -36,7 +37,7 @@ CHARTED = 8
 MOST_ALARMS = 12
 """How many alarms a page spells out."""
 
-LONGEST_PROBLEM = 300
+LONGEST_PROBLEM = 500
 MOST_ERRORS = 3
 """How many classes of a job's errors a page shows, the newest first."""
 
@@ -287,6 +288,9 @@ def _fine(snapshot: Snapshot) -> str:
         return f"These figures are of {_time(snapshot.heard)}: nobody knows how it is now."
     if not snapshot.jobs:
         return "Nothing is known to be wrong: no job is known."
+    resting = [job.name for job in snapshot.jobs if job.fleet_paused]
+    if resting and unknown == len(resting):
+        return f"Nothing is known to be wrong; paused in the whole fleet: {visible(few(resting))}."
     if unknown:
         return (
             f"Nothing is known to be wrong; whether {unknown} of {len(snapshot.jobs)} jobs keep up"
@@ -349,7 +353,7 @@ def _job(job: JobFigures, now: float = 0.0, newest: str = "") -> dict[str, Any]:
         "name": visible(job.name),
         "bad": bool(job.problems),
         "problem": visible("; ".join(job.problems), LONGEST_PROBLEM),
-        "note": visible(job.why, 200) if job.keeps_up is None else "",
+        "note": visible(job.why, LONGEST_PROBLEM) if job.keeps_up is None else "",
         "errors": [_error(each, now) for each in job.errors[:MOST_ERRORS]],
         "measured": [_measured(each, now) for each in job.measured],
         "newest": visible(newest, LONGEST_PROBLEM),
