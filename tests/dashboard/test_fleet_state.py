@@ -355,6 +355,7 @@ def test_nobody_knows_by_old_figures_whether_a_job_keeps_up() -> None:
     seen = Fleet(process(1, 65.0)).seen()
     (job,) = seen.jobs
     assert (job.keeps_up, job.why) == (None, "the last report came 65 s ago")
+    assert page(seen, "default", "viewer")["tiles"][0]["value"] == "\N{EN DASH}"
     assert "nobody knows yet whether it keeps up: the last report came 65 s ago" in explained(seen)
 
 

@@ -314,9 +314,16 @@ def _tiles(snapshot: Snapshot) -> list[dict[str, Any]]:
     recruits = sum(job.recruited_per_minute for job in snapshot.jobs)
     # The items of a dry run are only counted.
     collected = sum(job.items_per_second for job in snapshot.jobs if not job.dry_run)
-    moment = "now" if snapshot.old_seconds is None else f"at {_time(snapshot.heard)}"
+    is_old = snapshot.old_seconds is not None
+    moment = "now" if not is_old else f"at {_time(snapshot.heard)}"
     return [
-        _tile("Jobs behind", number(behind), f"of {len(snapshot.jobs)}", bad=behind > 0),
+        # By old figures nobody knows whether none is.
+        _tile(
+            "Jobs behind",
+            number(behind if behind or not is_old else None),
+            f"of {len(snapshot.jobs)}",
+            bad=behind > 0,
+        ),
         _tile("Oldest garbage", duration(max(ages, default=None)), moment, bad=behind > 0),
         _tile("Backlog", number(sum(backlog) if backlog else None), "items"),
         _tile("Traffic", number(snapshot.enlisted_per_second), "enlisted/s"),
