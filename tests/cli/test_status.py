@@ -23,6 +23,7 @@ from support.servers import RedisCluster3, RedisServer
 from support.terminals import on_terminal
 from workstealing.cli import status, top
 from workstealing.cli.arguments import parse
+from workstealing.dashboard.next_steps import AWAY, then
 from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings
@@ -294,7 +295,8 @@ def test_a_ledger_that_cannot_be_asked_is_said(
     assert said["troubles"] == []
     (warning,) = said["warnings"]
     found = re.fullmatch(
-        r"127\.0\.0\.1:(\d+) does not answer \((.*)\); nothing is known of the ledger, expiry",
+        r"127\.0\.0\.1:(\d+) does not answer \((.*)\); nothing is known of the ledger, expiry"
+        + re.escape(then(AWAY)),
         warning,
     )
     assert found is not None, warning

@@ -17,6 +17,8 @@ from workstealing.dashboard.figures import (
     ledger_name,
     window,
 )
+from workstealing.dashboard.fleet_state import time_of_day
+from workstealing.dashboard.next_steps import DENIED, FAILED, then
 from workstealing.dashboard.presenting import _job, _tiles
 from workstealing.dashboard.queries import Snapshot
 from workstealing.metrics.minutes import JobError, JobMinute, Minute
@@ -222,7 +224,7 @@ def test_of_a_job_that_has_just_started_there_is_nothing_to_say(slices: dict[str
 def test_a_job_that_only_fails_is_red_from_the_start() -> None:
     shown = figures(minutes(1, recruited=5, failed=5))
     assert (shown.just_started, shown.keeps_up) == (False, False)
-    assert shown.problems[0] == "does not keep up: 5 of 5 slices failed"
+    assert shown.problems[0] == f"does not keep up: 5 of 5 slices failed{then(FAILED)}"
     unreached = figures(minutes(2, recruited=1, failed=1, unreached_seconds=70.0))
     assert unreached.problems[0].startswith("a server of this job has not been reached")
 
@@ -343,7 +345,8 @@ def test_a_job_that_only_fails_is_red_by_what_it_raised() -> None:
     first, second = shown.problems
     assert first == (
         "does not keep up: nothing has worked for 59 min: 600 of 600 slices failed,"
-        " NoPermissionError, 1,800 recruits were skipped"
+        " NoPermissionError, 1,800 recruits were skipped, last on web-1 at"
+        f" {time_of_day(NOW)}{then(DENIED)}"
     )
     assert second == "100% of its slices failed (NoPermissionError last)"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +21,10 @@ from workstealing.dashboard.figures import (
     window,
 )
 from workstealing.dashboard.fleet_state import fleet_state
+from workstealing.dashboard.next_steps import AWAY, FULL, SHORT_LIVED, STEPS, then
 from workstealing.dashboard.presenting import page
 from workstealing.dashboard.queries import Queries, Snapshot
-from workstealing.dashboard.refusals import refusal_of
+from workstealing.dashboard.refusals import refusal_of, server_of_client
 from workstealing.dashboard.watched import Watched
 from workstealing.metrics.minutes import (
     Away,
@@ -176,7 +179,7 @@ def test_one_line_for_one_dead_server_and_its_jobs_keep_up_with_nothing_known() 
     assert job.why == f"{SHOP} has not been reached for 40 s"
     line = (
         f"{SHOP} has not been reached for 40 s, since 14:46:50 UTC, by 2 processes on web-1; its"
-        " jobs rest: sweep, tidy"
+        f" jobs rest: sweep, tidy{then(AWAY)}"
     )
     assert complaints(seen) == [line]
     assert page(seen, "default", "viewer")["alarms"] == [line]
@@ -211,7 +214,7 @@ def test_structures_of_a_dead_server_are_one_line_and_are_asked_once() -> None:
     ]
     seen = fleet.seen()
     assert asked == ["tidy"]
-    line = f"{SHOP} does not answer (ConnectionError); nothing is known of tidy, b"
+    line = f"{SHOP} does not answer (ConnectionError); nothing is known of tidy, b{then(AWAY)}"
     assert complaints(seen) == [line]
     assert page(seen, "default", "viewer")["alarms"] == [line]
     assert (seen.jobs[0].keeps_up, seen.jobs[0].why) == (None, f"{SHOP} does not answer")
@@ -228,7 +231,8 @@ def test_a_ledger_that_is_away_leaves_its_last_figures_as_old_ones() -> None:
     shown = page(seen, "default", "viewer")
     assert (shown["old"], shown["source"]) == (True, "last report 62 s ago, at 14:47:28 UTC")
     assert shown["light"] == "bad"
-    line = "10.0.0.1:6379 does not answer (ConnectionError); nothing is known of the ledger"
+    said = "10.0.0.1:6379 does not answer (ConnectionError); nothing is known of the ledger"
+    line = f"{said}{then(AWAY)}"
     assert shown["alarms"][0] == line
     assert "secret" not in str(shown)
     assert headline(seen).startswith("the last report came 62 s ago, at 14:47:28 UTC")
@@ -264,8 +268,8 @@ def test_a_full_server_says_so(start_redis: Any) -> None:
     client.config_set("maxmemory", 1000)
     said = refusal_of(client)
     assert said is not None
-    assert said.startswith("the server is full (")
-    assert said.endswith("noeviction) and refuses reports: OutOfMemory")
+    assert said.startswith(f"the server {server_of_client(client)} is full (")
+    assert said.endswith("noeviction) and refuses reports: OutOfMemory" + then(FULL))
 
 
 def test_a_minutes_edge_shows_no_plunge() -> None:
@@ -328,3 +332,60 @@ def test_a_verdict_without_a_server() -> None:
     )
     local = {"keeps_up": True, "unreached": {SHOP: 3.0}}
     assert job_figures("tidy", [], 1.0, local, None).keeps_up is None
+
+
+def test_each_step_names_a_section_that_is_there() -> None:
+    runbook = (Path(__file__).resolve().parents[2] / "docs" / "runbook.md").read_text().lower()
+    for step in STEPS.values():
+        for section in re.findall(r"docs/runbook\.md#(\w+)", step):
+            assert f"\n### {section}\n" in runbook
+
+
+def test_nobody_knows_whether_a_stuck_job_keeps_up() -> None:
+    """Its last minutes were well, and its slice has not ended since."""
+    stuck = process(7, running=Running("tidy", NOW - 40.0, 0.25))
+    (job,) = Fleet(stuck, process(8)).seen().jobs
+    assert (job.keeps_up, job.why) == (None, "a slice of it does not end")
+    other = process(7, running=Running("other", NOW - 40.0, 0.25))
+    (job,) = Fleet(other, process(8)).seen().jobs
+    assert job.keeps_up is True
+    (job,) = Fleet(other).seen().jobs
+    why = "every process is held by a slice that does not end"
+    assert (job.keeps_up, job.why) == (None, why)
+
+
+def test_nobody_knows_by_old_figures_whether_a_job_keeps_up() -> None:
+    seen = Fleet(process(1, 65.0)).seen()
+    (job,) = seen.jobs
+    assert (job.keeps_up, job.why) == (None, "the last report came 65 s ago")
+    assert page(seen, "default", "viewer")["tiles"][0]["value"] == "\N{EN DASH}"
+    assert "nobody knows yet whether it keeps up: the last report came 65 s ago" in explained(seen)
+
+
+def test_a_server_that_does_not_answer_here_has_been_away_since_its_first_fault() -> None:
+    def refuse() -> int:
+        raise RedisConnectionError("refused")
+
+    fleet = Fleet(process(1, away=[Away(SHOP, NOW - 40.0, ["tidy"])]))
+    fleet.watched = [Watched("tidy", "volatile hashes", refuse, job="tidy", server=SHOP)]
+    seen = fleet.seen()
+    assert seen.jobs[0].why == f"{SHOP} has not been reached for 40 s"
+    assert explained(seen)[0].startswith(
+        f"its breaker is open: {SHOP} has not been reached for 40 s"
+    )
+
+
+def test_processes_that_end_as_they_begin_are_an_alarm() -> None:
+    """300 restarts are more than 300 silent processes: each lived for seconds."""
+
+    def brief(pid: int) -> Process:
+        return Process("web-1", pid, "1.0", NOW - 93.0, NOW - 90.0, 30.0)
+
+    seen = Fleet(process(1), *map(brief, range(2, 302))).seen()
+    (line,) = complaints(seen)
+    assert line == (
+        "300 processes on web-1 fell silent within a minute of their start, the last one at"
+        f" 14:46:00 UTC: they are killed, or crash{then(SHORT_LIVED)}"
+    )
+    assert page(seen, "default", "viewer")["alarms"] == [line]
+    assert Fleet(process(1), *map(brief, range(2, 11))).seen().warnings == []

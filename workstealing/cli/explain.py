@@ -59,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
         jobs = [
             {
                 **each._asdict(),
-                "reasons": list(each.reasons),
+                "has_run": None if _is_unknown(snapshot) else each.has_run,
+                "reasons": [] if _is_unknown(snapshot) else list(each.reasons),
                 "newest_event": newest_of(each.job, snapshot.events, snapshot.at) or None,
             }
             for each in found
@@ -73,9 +74,15 @@ def run(options: argparse.Namespace) -> int:
 def _text(found: list[Explanation], snapshot: Snapshot) -> str:
     from workstealing.dashboard.fleet_state import time_of_day
 
-    said = [_with_event(each, snapshot) for each in found]
+    said = [
+        # What the ledger does not tell, this command's own process does not know either.
+        f"nobody knows whether {each.job} has run lately: the ledger does not answer"
+        if _is_unknown(snapshot)
+        else _with_event(each, snapshot)
+        for each in found
+    ]
     said = said or ["no job is known: neither installed nor in the ledger"]
-    if not snapshot.is_fleet:
+    if not snapshot.is_fleet and not _is_unknown(snapshot):
         said.append(
             "no ledger has figures of the fleet, so these are of this command's own process, which"
             " has just begun; recruiter.explain(job) explains a process from inside"
@@ -87,6 +94,10 @@ def _text(found: list[Explanation], snapshot: Snapshot) -> str:
         )
     said += [f"! {each}" for each in (*snapshot.warnings, *snapshot.troubles)]
     return "\n\n".join(map(_printable, said))
+
+
+def _is_unknown(snapshot: Snapshot) -> bool:
+    return snapshot.fault is not None and not snapshot.is_fleet
 
 
 def _with_event(each: Explanation, of: Snapshot) -> str:
@@ -104,6 +115,8 @@ def _circumstances(
     name: str, job: JobFigures | None, of: Snapshot, installed: tuple[str, ...] | None
 ) -> Circumstances:
     """Return the fleet's figures of a job; installed: the jobs of --app, None without it."""
+    from workstealing.dashboard.figures import advice
+
     known = [each for each in of.enlisted if each is not None]
     quiet = next((back for back, each in enumerate(reversed(of.enlisted)) if each), None)
     common: dict[str, Any] = {
@@ -143,4 +156,5 @@ def _circumstances(
         },
         keeps_up=job.keeps_up,
         why=job.why,
+        advice=advice(job),
     )

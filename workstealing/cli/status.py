@@ -413,8 +413,12 @@ def structure_row(each: StructureFigures) -> tuple[str, ...]:
 
 
 def starts(snapshot: Snapshot) -> list[str]:
-    """Return one line for each job of which there is nothing to say yet."""
-    return [f"{printable(job.name)}: {job.why}" for job in snapshot.jobs if job.just_started]
+    """Return one line for each job that is paused, or of which there is nothing to say yet."""
+    return [
+        f"{printable(job.name)}: {printable(job.why)}"
+        for job in snapshot.jobs
+        if job.just_started or (job.keeps_up is None and (job.paused or job.fleet_paused))
+    ]
 
 
 def complaints(snapshot: Snapshot) -> list[str]:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workstealing.dashboard.fleet_state import FleetState, StuckSlice
+from workstealing.dashboard.fleet_state import FleetState, StuckSlice, time_of_day
+from workstealing.dashboard.next_steps import BEHIND, DENIALS, DENIED, FAILED, PAUSED, then
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.minutes import (
     CacheMinute,
@@ -228,6 +229,8 @@ def job_figures(
     due: Any = None,
     state: FleetState | None = None,
     away: Mapping[str, float] | None = None,
+    unknown_since: str | None = None,
+    pause: str = "",
 ) -> JobFigures:
     """Return the figures of one job.
 
@@ -235,7 +238,8 @@ def job_figures(
     that the recent ones cover; local: the job's part of `recruiter.stats()`, None if it is not
     installed here; setting: the fleet's setting, or None; due: the backlog that a structure
     reports, or None; state: of the fleet's processes, None: unknown; away: its servers that this
-    process has just asked in vain, by address.
+    process has just asked in vain, by address; unknown_since: the age of the fleet's figures in
+    words, None: they are of now; pause: since when and by whom the fleet's pause is, or "".
     """
     local = local or {}
     state = state or FleetState()
@@ -262,7 +266,9 @@ def job_figures(
     fleet_paused = setting is not None and setting.paused
     is_paused = bool(local.get("paused")) or fleet_paused
     lasting = _lasting(found, local)
-    unreached = {**local.get("unreached", {}), **state.away_of(ledger_name(name)), **(away or {})}
+    unreached = {**local.get("unreached", {}), **state.away_of(ledger_name(name))}
+    # What does not answer here, too, has not been reached since its first fault elsewhere.
+    unreached = {**(away or {}), **unreached}
     if state.tells_states():
         # The minutes keep the longest time also when the trouble has ended within them.
         lasting["unreached_seconds"] = max(unreached.values(), default=None)
@@ -276,8 +282,11 @@ def job_figures(
         unreached_by = unreached
     is_dry = bool(local.get("dry_run")) or any(each.dry_run for each in newest)
     verdict = verdict_of(found, local, is_paused=is_paused)
-    if not is_paused:
+    if fleet_paused:
+        verdict = Verdict(None, f"it is paused in the whole fleet{pause}{then(PAUSED)}")
+    elif not is_paused:
         verdict = verdict.without(unreached_by)
+        verdict = verdict.while_held(_held_by(stuck, state, unknown_since))
     if is_dry:
         verdict = verdict.of_dry_run()
     just_started = verdict.keeps_up is not True and _has_just_started(found, outcomes, lasting)
@@ -329,6 +338,20 @@ def job_figures(
     )
     figures.problems.extend(_problems(figures, slots, verdict))
     return figures
+
+
+def _held_by(
+    stuck: Sequence[StuckSlice], state: FleetState, unknown_since: str | None
+) -> str | None:
+    """Return why nobody knows how a job fares now, whatever its minutes say; None: they count."""
+    if unknown_since is not None:
+        return f"the last report came {unknown_since} ago"
+    if stuck:
+        return "a slice of it does not end"
+    held = {(each.host, each.pid) for each in state.stuck}
+    if state.present and held.issuperset((each.host, each.pid) for each in state.present):
+        return "every process is held by a slice that does not end"
+    return None
 
 
 def _seen_ago(lag: Sequence[float | None], backlogs: Sequence[int | None]) -> float | None:
@@ -484,7 +507,8 @@ def enough_rate(
 def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[str]:
     problems = []
     if job.stuck:
-        more = f"; and {len(job.stuck) - 1} more slices of it" if len(job.stuck) > 1 else ""
+        others = len(job.stuck) - 1
+        more = f"; and {others} more slice{'' if others == 1 else 's'} of it" if others else ""
         problems.append(f"{job.stuck[0].sentence()}{more}")
     elif job.running_seconds is not None and is_stuck(job.running_seconds, None):
         problems.append(
@@ -504,7 +528,7 @@ def _doings(job: JobFigures, verdict: Verdict) -> list[str]:
     """Return a sentence for each problem in how the job's slices went."""
     problems = []
     if job.keeps_up is False:
-        problems.append(f"does not keep up: {job.why}{_advice(job)}")
+        problems.append(f"does not keep up: {job.why}{advice(job)}")
     elif verdict.is_old:
         problems.append(job.why)
     if job.unreached:
@@ -532,13 +556,23 @@ def _doings(job: JobFigures, verdict: Verdict) -> list[str]:
     return problems
 
 
-def _advice(job: JobFigures) -> str:
-    if job.enough_rate is None:
+def advice(job: JobFigures) -> str:
+    """Return where and when a job that does not keep up last failed, and what to do next; or ""."""
+    if job.keeps_up is not False:
         return ""
+    failed = next((each for each in job.errors if each.name in job.why), None)
+    if failed is not None:
+        at = "" if failed.at is None else f" at {time_of_day(failed.at)}"
+        last = f", last on {failed.host or 'an unknown host'}{at}"
+        return f"{last}{then(DENIED if failed.name in DENIALS else FAILED)}"
+    if " failed" in job.why:
+        return then(FAILED)
+    if job.enough_rate is None:
+        return then(BEHIND)
     if job.enough_rate > 1.0:
         return "; no rate would do: give it larger slices"
     if job.rate is not None and job.enough_rate <= job.rate:
-        return ""
+        return then(BEHIND)
     now = "" if job.rate is None else f" (it has {job.rate:.3g})"
     return f"; a rate of {job.enough_rate:.2g} would do{now}"
 

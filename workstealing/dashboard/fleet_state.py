@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from workstealing.dashboard.next_steps import AWAY, SHORT_LIVED, then
 from workstealing.metrics.minutes import Away, Process
 from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.health import roughly
@@ -18,6 +19,9 @@ SURELY_AWAY_SECONDS = 60.0
 """After so many seconds it is said whatever the faults: perhaps nobody has tried it again."""
 
 _NAMED = 8
+_SHORT_SECONDS = 60.0
+# Fewer may be a deployment that was called off.
+_FEWEST_SHORT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ class FleetState:
 
     Fields: present: those whose reports come; silent: those whose report is overdue; reported: the
     time of the newest report, in seconds since the epoch, None: unknown; stuck; away; lost: a
-    sentence about the fleet's settings if they have vanished.
+    sentence about the fleet's settings if they have vanished; short_lived: a sentence about
+    processes that are killed, or crash, soon after they start.
     """
 
     present: list[Process] = field(default_factory=list)
@@ -98,6 +103,7 @@ class FleetState:
     stuck: list[StuckSlice] = field(default_factory=list)
     away: list[ServerAway] = field(default_factory=list)
     lost: str | None = None
+    short_lived: str | None = None
 
     def tells_states(self) -> bool:
         """Say whether all present processes tell of stuck slices and servers out of reach."""
@@ -129,6 +135,24 @@ def fleet_state(processes: Iterable[Process], now: float) -> FleetState:
         sorted(_stuck((*present, *silent), now), key=lambda each: each.since),
         sorted(_away(present, now), key=lambda each: each.since),
         _lost(present),
+        _short_lived(silent),
+    )
+
+
+def _short_lived(silent: Sequence[Process]) -> str | None:
+    """Say that processes ended soon after they began, without taking leave; None: few have."""
+    ended = [
+        (each.reported, each.host)
+        for each in silent
+        if each.reported is not None and each.reported - each.started < _SHORT_SECONDS
+    ]
+    if len(ended) < _FEWEST_SHORT:
+        return None
+    last = max(at for at, _ in ended)
+    return (
+        f"{len(ended):,} processes on {few(sorted({host for _, host in ended}))} fell silent within"
+        f" a minute of their start, the last one at {time_of_day(last)}: they are killed, or"
+        f" crash{then(SHORT_LIVED)}"
     )
 
 
@@ -213,7 +237,7 @@ def merged(
             asked = f"; asked from here: {error}" if error else ""
             others = [part for part in parts if part not in each.jobs]
             more = f"; nothing is known of {few(others)}" if others else ""
-            yield f"{each.sentence()}{more}{asked}"
+            yield f"{each.sentence()}{more}{asked}{then(AWAY)}"
     for server, (error, parts) in left.items():
         needs = f"; nothing is known of {few(parts)}" if parts else ""
-        yield f"{server} does not answer ({error}){needs}"
+        yield f"{server} does not answer ({error}){needs}{then(AWAY)}"

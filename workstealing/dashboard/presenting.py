@@ -15,6 +15,7 @@ from workstealing.dashboard.figures import (
     MeasuredFigure,
     job_figures,
 )
+from workstealing.dashboard.fleet_state import few
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
 from workstealing.dashboard.safe_text import (
     UNKNOWN,
@@ -38,7 +39,7 @@ _T = TypeVar("_T")
 MOST_ALARMS = 12
 """How many alarms a page spells out."""
 
-LONGEST_PROBLEM = 300
+LONGEST_PROBLEM = 500
 MOST_ERRORS = 3
 """How many classes of a job's errors a page shows, the newest first."""
 
@@ -258,6 +259,9 @@ def _fine(snapshot: Snapshot) -> str:
         return f"These figures are of {time_text(snapshot.heard)}: nobody knows how it is now."
     if not snapshot.jobs:
         return "Nothing is known to be wrong: no job is known."
+    resting = [job.name for job in snapshot.jobs if job.fleet_paused]
+    if resting and unknown == len(resting):
+        return f"Nothing is known to be wrong; paused in the whole fleet: {visible(few(resting))}."
     if unknown:
         return (
             f"Nothing is known to be wrong; whether {unknown} of {len(snapshot.jobs)} jobs keep up"
@@ -287,9 +291,16 @@ def _tiles(snapshot: Snapshot) -> list[dict[str, Any]]:
     recruits = sum(job.recruited_per_minute for job in snapshot.jobs)
     # The items of a dry run are only counted.
     collected = sum(job.items_per_second for job in snapshot.jobs if not job.dry_run)
-    moment = "now" if snapshot.old_seconds is None else f"at {time_text(snapshot.heard)}"
+    is_old = snapshot.old_seconds is not None
+    moment = "now" if not is_old else f"at {time_text(snapshot.heard)}"
     return [
-        _tile("Jobs behind", number(behind), f"of {len(snapshot.jobs)}", bad=behind > 0),
+        # By old figures nobody knows whether none is.
+        _tile(
+            "Jobs behind",
+            number(behind if behind or not is_old else None),
+            f"of {len(snapshot.jobs)}",
+            bad=behind > 0,
+        ),
         _tile("Oldest garbage", duration(max(ages, default=None)), moment, bad=behind > 0),
         _tile("Backlog", number(sum(backlog) if backlog else None), "items"),
         _tile("Traffic", number(snapshot.enlisted_per_second), "enlisted/s"),
@@ -326,7 +337,7 @@ def _job(job: JobFigures, now: float = 0.0, newest: str = "") -> dict[str, Any]:
         "name": visible(job.name),
         "bad": bool(job.problems),
         "problem": visible("; ".join(job.problems), LONGEST_PROBLEM),
-        "note": visible(job.why, 200) if job.keeps_up is None else "",
+        "note": visible(job.why, LONGEST_PROBLEM) if job.keeps_up is None else "",
         "errors": [_error(each, now) for each in job.errors[:MOST_ERRORS]],
         "measured": [_measured(each, now) for each in job.measured],
         "newest": visible(newest, LONGEST_PROBLEM),

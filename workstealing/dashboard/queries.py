@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.dashboard.event_log import where
 from workstealing.dashboard.figures import (
     JobFigures,
     covered_seconds,
@@ -30,10 +31,12 @@ from workstealing.dashboard.fleet_state import (
     merged,
     time_of_day,
 )
+from workstealing.dashboard.next_steps import SILENT, then
 from workstealing.dashboard.safe_text import LONGEST_SHOWN, item_key, payload_text, visible, weight
 from workstealing.dashboard.watched import SetsAside, Watched
 from workstealing.errors import is_connection_fault
-from workstealing.metrics.events import FleetEvent
+from workstealing.metrics.events import CLEARED, RESUMED, FleetEvent, sent
+from workstealing.metrics.events import PAUSED as PAUSE
 from workstealing.metrics.minutes import CacheMinute, Minute, Process, total_of_caches
 from workstealing.recruiting.health import roughly
 from workstealing.recruiting.job import Backlog
@@ -314,6 +317,8 @@ class Queries:
         for each in structures:
             if each.away is not None and each.watched.server is not None:
                 away.setdefault(each.watched.job, {})[each.watched.server] = 0.0
+        heard = _heard(state, told) if is_fleet else None
+        old = None if heard is None else self._old_seconds(state, told, heard)
         local = stats["jobs"]
         jobs = [
             job_figures(
@@ -325,6 +330,8 @@ class Queries:
                 due=due.get(name),
                 state=state,
                 away=away.get(name),
+                unknown_since=None if old is None else roughly(old),
+                pause=_pause(name, told.events),
             )
             for name in names.values()
         ]
@@ -333,8 +340,6 @@ class Queries:
         spans = [span_seconds(slots, times, now, number) for number in range(len(slots))]
         # The present minute is not over, and has a part of the reports only.
         shown = [*slots[:-1], None] if recent_of(slots).stop == -1 else slots
-        heard = _heard(state, told) if is_fleet else None
-        old = None if heard is None else self._old_seconds(state, told, heard)
         return Snapshot(
             at=now,
             is_fleet=is_fleet,
@@ -431,7 +436,9 @@ class Queries:
                 if part not in parts:
                     parts.append(part)
         said = list(merged(state.away, here))
-        said += [state.lost] if state.lost is not None else []
+        at = "" if self._where is None else f" (the ledger is at {self._where})"
+        said += [f"{state.lost}{at}"] if state.lost is not None else []
+        said += [state.short_lived] if state.short_lived is not None else []
         if told.fault is None and old is not None and state.silent and state.reported is not None:
             count = len(state.silent)
             them = "its last process has" if count == 1 else f"all {count} processes have"
@@ -493,7 +500,17 @@ def _heard(state: FleetState, told: _Told) -> float:
 def _reason(why: str | None) -> str:
     if why is not None:
         return f": {why}"
-    return ". They have been killed, have no way to the server, or are refused: their logs say it"
+    told = ". They have been killed, have no way to the server, or are refused: their logs say it"
+    return f"{told}{then(SILENT)}"
+
+
+def _pause(job: str, events: list[FleetEvent]) -> str:
+    """Return since when a job is paused in the whole fleet, and by whom, as far as it is known."""
+    for each in events:
+        if each.subject == sent(ledger_name(job)) and each.kind in (PAUSE, RESUMED, CLEARED):
+            is_known = each.kind == PAUSE
+            return f" since {time_of_day(each.first)}, by {where(each)}" if is_known else ""
+    return ""
 
 
 def _raising(error: Exception) -> Callable[[], Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from workstealing.dashboard.next_steps import FULL, then
 from workstealing.metrics.ledger import Ledger
 from workstealing.recruiting import Recruiter
 from workstealing.recruiting.breakers import server_name
@@ -30,10 +31,12 @@ def refusal_of(client: Any) -> str | None:
         used, most = int(memory["used_memory"]), int(memory["maxmemory"])
         policy = memory["maxmemory_policy"]
         policy = policy.decode() if isinstance(policy, bytes) else str(policy)
+        address = server_of_client(client)
+        at = "" if address is None else f" {address}"
         if most and used >= most and policy == "noeviction":
             return (
-                f"the server is full ({used:,} of {most:,} bytes, {policy}) and refuses reports:"
-                " OutOfMemory"
+                f"the server{at} is full ({used:,} of {most:,} bytes, {policy}) and refuses"
+                f" reports: OutOfMemory{then(FULL)}"
             )
     return None
 

@@ -38,7 +38,8 @@ class Circumstances:
     most lately of them came, None: unknown; rate, None: unknown; adaptive, whether it moves by
     itself; refused, why the fleet's rate is not in force; outcomes, by name; items handled;
     ran_seconds since the last slice, None: unknown; errors, by class, the count and the seconds
-    since the last one; keeps_up and why, as of `health.judge`.
+    since the last one; keeps_up and why, as of `health.judge`; advice, the end of the sentence if
+    it does not keep up: what to do next.
     """
 
     job: str
@@ -67,6 +68,7 @@ class Circumstances:
     errors: Mapping[str, tuple[int, float | None]] = field(default_factory=dict)
     keeps_up: bool | None = None
     why: str = ""
+    advice: str = ""
 
 
 class Explanation(NamedTuple):
@@ -94,7 +96,7 @@ def explain(of: Circumstances) -> Explanation:
     elif performed and of.keeps_up is None:
         said.append(f"nobody knows yet whether it keeps up: {of.why}")
     elif of.keeps_up is False:
-        said.append(f"it does not keep up: {of.why}")
+        said.append(f"it does not keep up: {of.why}{of.advice}")
     is_recent = of.ran_seconds is None or of.ran_seconds <= STALE_SECONDS
     return Explanation(of.job, performed > 0 and is_recent, tuple(said))
 

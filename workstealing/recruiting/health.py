@@ -107,6 +107,13 @@ class Verdict(NamedTuple):
             why = f"{name}{more} {'do' if more else 'does'} not answer"
         return Verdict(None, why, self.is_old)
 
+    def while_held(self, why: str | None) -> Verdict:
+        """Return the verdict while something else hides the present: unknown, unless it is a no.
+
+        Arguments: why nobody knows, None: the present is known.
+        """
+        return self if why is None or self.keeps_up is False else Verdict(None, why, self.is_old)
+
 
 def judge(
     spans: Sequence[Findings], now: float, limit: float | None = None, error: str | None = None
