@@ -281,7 +281,17 @@ MEASURED_HEADINGS = (
     "most in the hour",
 )
 CACHE_HEADINGS = (
-    *("cache, last hour", "hits", "stale", "misses", "waits", "computed", "took", "without Redis"),
+    *(
+        "cache, last hour",
+        "hits",
+        "stale",
+        "misses",
+        "waits",
+        "computed",
+        "failed",
+        "took",
+        "without Redis",
+    ),
 )
 STRUCTURE_HEADINGS = ("structure", "kind", "size", "due", "oldest due", "dead")
 
@@ -327,6 +337,7 @@ def cache_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
             name,
             *(f"{count:,}" for count in (each.hits, each.stale, each.misses, each.waits)),
             f"{each.computations:,}",
+            f"{each.failures:,}",
             spell(each.seconds / each.computations) if each.computations else "?",
             f"{each.uncached:,}",
         )

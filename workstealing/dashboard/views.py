@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from workstealing.clock import seconds_of
+from workstealing.dashboard.alarms import with_links
 from workstealing.dashboard.charts import RANGES, TEXT_HEADINGS, Charts
 from workstealing.dashboard.figures import OwnMinutes
 from workstealing.dashboard.presenting import (
@@ -131,6 +132,7 @@ def create_dashboard(
     structures: Iterable[Any] = (),
     streams: Streams | None = None,
     survey: str | Path | None = None,
+    runbook: str | None = None,
 ) -> flask.Blueprint:
     """Return the dashboard: `app.register_blueprint(create_dashboard(recruiter, client, ...))`.
 
@@ -139,13 +141,19 @@ def create_dashboard(
     allows looking; name: of the ledger, None: that of the recruiter's own one, else "default";
     structures: shown beside those of the recruiter's jobs, see `workstealing.dashboard.Watched`;
     streams: how often and how long pages are kept up to date; survey: the file into which
-    `workstealing survey --json` was printed last, shown on a page of its own.
+    `workstealing survey --json` was printed last, shown on a page of its own; runbook: the http
+    address at which your people read docs/runbook.md: alarms link to its sections.
     Without a token only clients on this machine are answered, and may only look. Raises:
     ConfigurationError. No round trip.
     """
     if not isinstance(recruiter, Recruiter):
         raise ConfigurationError(
             f"the dashboard shows a Recruiter, not a {type(recruiter).__name__}"
+        )
+    if runbook is not None and not re.fullmatch(r"https?://[^\s#]+", str(runbook)):
+        raise ConfigurationError(
+            f"runbook is {runbook!r}; expected an http address without a fragment, of a page with"
+            " the sections of docs/runbook.md"
         )
     name = _own_ledger(recruiter) if name is None else checked_ledger_name(name)
     guard = Guard(token, view_token)
@@ -177,6 +185,7 @@ def create_dashboard(
         name=name,
         streams=streams or Streams(),
         survey=None if survey is None else Path(survey),
+        runbook=runbook,
     )
     return views.blueprint()
 
@@ -206,11 +215,12 @@ class _Views:
         name: str,
         streams: Streams,
         survey: Path | None,
+        runbook: str | None,
     ) -> None:
         self._guard, self._throttle = guard, throttle
         self._queries, self._charts, self._fleet = queries, charts, fleet
         self._recruiter, self._name, self._streams = recruiter, name, streams
-        self._survey_file = survey
+        self._survey_file, self._runbook = survey, runbook
 
     def blueprint(self) -> flask.Blueprint:
         """Return the blueprint that holds all views."""
@@ -382,6 +392,8 @@ class _Views:
             selection=_selection(),
             visitor=visitor,
             has_survey=self._survey_file is not None,
+            runbook=self._runbook,
+            with_links=with_links,
             has_session=bool(visitor.csrf),
             said=said,
             problem=problem,

@@ -21,7 +21,7 @@ from workstealing.errors import (
     is_connection_fault,
 )
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
-from workstealing.metrics.events import EventTeller
+from workstealing.metrics.events import EventTeller, SilenceTeller
 from workstealing.metrics.gathering import (
     ErrorNames,
     Gathering,
@@ -183,6 +183,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
 
     def _start_from_zero(self) -> None:
         self.events.begin()
+        self._silence = SilenceTeller(self.name, self.events.note)
         self._lane = random.randrange(LANES)
         self._process = ""
         # By job: the names of its own figures.
@@ -450,6 +451,8 @@ class Ledger(Gathering["_Unsent"], Watcher):
             is_due = minute != self._reported_minute or self._is_leaving
             batch.offered = self._offered if is_due else 0
         changes = self._changes(batch, minute, day)
+        silence = self._silence.ask(now)
+        changes += silence
         writes = _HashCommands(self.hashes, layout)
         for change in changes:
             writes.add(change)
@@ -499,6 +502,8 @@ class Ledger(Gathering["_Unsent"], Watcher):
             for change, result in zip(changes, results, strict=True):
                 if change[:2] == ("HINCRBY", day_key(self.name, day)):
                     self._known_spent = int(result)
+        if silence:
+            self._silence.hear(results[-len(silence) :], now, moment)
 
     def _hear(self, asked: Sequence[tuple[list[Command], Hear]], replies: Sequence[Any]) -> None:
         start = 0

@@ -46,6 +46,7 @@ from workstealing.jobs.settling import (
     settle_unchanged,
 )
 from workstealing.recruiting.checks import checked_seconds
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.slice import Slice
 from workstealing.spark.making import Factory, Recipe
 from workstealing.spark.sessions import cores_of, named, optimized_plan, run_each
@@ -238,12 +239,13 @@ def _brake(found: Reconciled, most: float) -> None:
     """Refuse to remove more than was allowed. Raises: TooManyRemovals."""
     allowed = most if isinstance(most, int) else most * found.tracked
     if found.removed > allowed:
+        said = f"the table lacks {found.removed:,} of {found.tracked:,} tracked ids"
+        ANNOUNCEMENTS.tell("braked", "a reconcile by Spark", f"{said}, and nothing was changed")
         sample = ", ".join(map(repr, found.removed_sample[:3]))
         raise TooManyRemovals(
-            f"the table lacks {found.removed:,} of {found.tracked:,} tracked ids, such as {sample},"
-            f" and has {found.in_table:,} ids itself; max_removed={most!r} allows {allowed:,.0f},"
-            " so nothing was changed: see whether it is the right table, and spells its ids as the"
-            " application does, or allow more"
+            f"{said}, such as {sample}, and has {found.in_table:,} ids itself;"
+            f" max_removed={most!r} allows {allowed:,.0f}, so nothing was changed: see whether it"
+            " is the right table, and spells its ids as the application does, or allow more"
         )
 
 
