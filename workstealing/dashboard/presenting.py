@@ -439,6 +439,19 @@ STRUCTURE_HEADINGS = {
 }
 """The headings of a structure's cells, in their order, and what each of them means."""
 
+CACHE_HEADINGS = {
+    "Hits": "The share of the calls that got a fresh value without waiting.",
+    "Fresh": "How many calls did.",
+    "Old": "Calls that got an old value, while it was made anew.",
+    "Missed": "Calls that found no value.",
+    "Waited": "Those of them that waited for another caller's computation.",
+    "Computed": "How often the function was called.",
+    "Failed": "How often it raised an error.",
+    "Took": "The mean length of a computation.",
+    "Without Redis": "Calls whose Redis did not answer, or was left alone after a fault.",
+}
+"""The headings of a cache's cells, in their order, and what each of them means."""
+
 
 def _cell(text: str, kind: str = "") -> dict[str, str]:
     return {"text": text, "kind": kind}

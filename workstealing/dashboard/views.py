@@ -23,6 +23,7 @@ from workstealing.dashboard.alarms import with_links
 from workstealing.dashboard.charts import RANGES, TEXT_HEADINGS, Charts
 from workstealing.dashboard.figures import OwnMinutes
 from workstealing.dashboard.presenting import (
+    CACHE_HEADINGS,
     JOB_HEADINGS,
     OUTCOMES_MEAN,
     STRUCTURE_HEADINGS,
@@ -387,6 +388,7 @@ class _Views:
             job_meanings={**JOB_HEADINGS, "Outcomes, last hour": OUTCOMES_MEAN},
             structure_headings=list(STRUCTURE_HEADINGS),
             structure_meanings=STRUCTURE_HEADINGS,
+            cache_meanings=CACHE_HEADINGS,
             ranges=RANGES.values(),
             chart_headings=TEXT_HEADINGS,
             selection=_selection(),
