@@ -310,7 +310,7 @@ class _HandingBack:
             if fields:
                 ask = ("HPEXPIRETIME", key, "FIELDS", len(fields), *fields)
                 clock, times = self._call(key, slice, ("TIME",), ask)
-                now = self._index.milliseconds(clock)
+                now = self._index.time_ms(clock)
                 for name, at in zip(fields, times or (), strict=False):
                     if at >= 0:
                         yield name, at, now

@@ -45,12 +45,12 @@ from workstealing.jobs.settling import (
     settle,
     settle_unchanged,
 )
-from workstealing.recruiting.checks import checked_seconds
+from workstealing.recruiting.checks import checked_count, checked_seconds
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.slice import Slice
 from workstealing.spark.making import Factory, Recipe
 from workstealing.spark.sessions import cores_of, named, optimized_plan, run_each
-from workstealing.spark.stages import Refusal, checked_count, refusal_of
+from workstealing.spark.stages import Refusal, refusal_of
 from workstealing.store.budget import Budget
 from workstealing.structures.tracked_set import TrackedSet
 from workstealing.structures.tracked_set.layout import id_text
@@ -142,7 +142,7 @@ def reconcile(
     ids = _ids_of(table, id_column)
     if partitions is None:
         partitions = 2 * cores_of(spark)
-    partitions = checked_count(partitions, "partitions")
+    partitions = checked_count(partitions, "partitions", 1)
     max_removed = _checked_removed(max_removed)
     group = f"workstealing-reconcile-{recipe.token}"
     with named(spark, group, "workstealing reconcile: generations"):
