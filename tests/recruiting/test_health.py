@@ -29,6 +29,8 @@ from workstealing.recruiting.health import (
 from workstealing.recruiting.slice import FLIGHT, Report
 from workstealing.testing import ManualClock, always
 
+LEAST = "nothing has worked for at least"
+
 
 def minutes(*ages: float | None, full: int | None = None, **counts: int) -> list[Findings]:
     """Return a span a minute, each with these counts; no counts where the age is None."""
@@ -163,20 +165,19 @@ class TestComingToNothing:
             ([Findings(0.0, Counter(failed=400))], "400 of 400 slices failed, No"),
             (
                 failing(out_of_time=2),
-                "nothing has worked for at least 9 min: 20 of 20 slices were out of time",
+                f"{LEAST} 9 min: 20 of 20 slices were out of time",
             ),
             (
                 failing(failed=1, out_of_time=1),
-                "nothing has worked for at least 9 min: of 20 slices 10 failed and 10 out of time, No",
+                f"{LEAST} 9 min: of 20 slices 10 failed and 10 out of time, No",
             ),
             (
                 [*minutes(1.0, 1.0), *failing(failed=1, skipped=4)[2:]],
-                "nothing has worked for at least 8 min: 8 of 8 slices failed, No, 32 recruits were"
-                " skipped",
+                f"{LEAST} 8 min: 8 of 8 slices failed, No, 32 recruits were skipped",
             ),
             (
                 failing(skipped=30),
-                "nothing has worked for at least 9 min: 300 recruits were skipped",
+                f"{LEAST} 9 min: 300 recruits were skipped",
             ),
             # Some still work.
             (failing(worked=1, failed=9), "18 of 20 slices failed, No"),
