@@ -200,7 +200,8 @@ def _newest(job: JobFigures, snapshot: Snapshot) -> str:
 
 def _source(snapshot: Snapshot) -> str:
     if not snapshot.is_fleet:
-        return "this process only: no ledger"
+        why = "no ledger" if snapshot.fault is None else "the ledger is not read"
+        return f"this process only: {why}"
     if snapshot.old_seconds is not None:
         ago = duration(round(snapshot.old_seconds))
         return f"last report {ago} ago, at {time_text(snapshot.heard)}"
@@ -391,6 +392,7 @@ def _processes(snapshot: Snapshot) -> dict[str, Any]:
     mixed += f", {silent:,} of them silent" if silent else ""
     count = f"{len(reported):,} process{'' if len(reported) == 1 else 'es'}"
     more = f"; {MOST_PROCESSES} of them shown" if len(reported) > MOST_PROCESSES else ""
+    more += "".join(f"; {visible(each, LONGEST_PROBLEM)}" for each in snapshot.notes)
     return {
         "text": f"{count} on {len(hosts):,} host{'' if len(hosts) == 1 else 's'}{mixed}{more}",
         "rows": [

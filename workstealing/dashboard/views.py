@@ -33,7 +33,7 @@ from workstealing.dashboard.presenting import (
     selection_of,
 )
 from workstealing.dashboard.queries import Queries
-from workstealing.dashboard.refusals import own_refusals, refusal_of, server_of_client
+from workstealing.dashboard.refusals import Refusals, own_refusals, server_of_client
 from workstealing.dashboard.security import (
     HEADERS,
     SESSION_SECONDS,
@@ -170,7 +170,7 @@ def create_dashboard(
         processes=lambda: processes(client, name),
         server_now=lambda: server_time(client, name),
         where=server_of_client(client),
-        refusal=lambda: refusal_of(client),
+        refusal=Refusals(client, name),
         own_refusals=lambda: own_refusals(recruiter),
         events=lambda: read_events(client, name, most=_EVENTS_READ),
     )
