@@ -32,6 +32,7 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import checked, is_elsewhere
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Node
+from workstealing.structures.access import JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.layout import ask_server, scored
 from workstealing.structures.stored import MOST_STORED
@@ -80,6 +81,7 @@ class HashFieldExpiry(CollectingJob):
     among more hashes than a slice needs (as in rails/solid_cache).
     """
 
+    access = JobAccess(("volatile hashes",))
     unit = "fields"
 
     def __init__(

@@ -20,6 +20,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
+from workstealing.structures.access import JobAccess
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.drift import draw_tracked, sizes_of
@@ -61,6 +62,7 @@ class UntrackDone(Job):
     generation and the sub-sets; without them, all removals from a busy set would abort.
     """
 
+    access = JobAccess(("tracked set",))
     unit = "ids"
 
     def __init__(
