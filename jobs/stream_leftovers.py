@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from workstealing.clock import Duration, seconds_of
@@ -15,7 +15,6 @@ from workstealing.jobs.leftovers import (
     Garbage,
     Item,
     Leftovers,
-    Look,
     Parts,
     Rule,
     Unknown,
@@ -25,6 +24,7 @@ from workstealing.jobs.leftovers import (
     look,
     seen_twice,
 )
+from workstealing.jobs.leftovers.rule import Looks
 from workstealing.store.connection import Command
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
@@ -329,9 +329,7 @@ def _too_many(most: int) -> Unknown:
     return Unknown(f"it has more than {_MOST_GROUPS:,} groups, or {most:,} consumers in them")
 
 
-def _consumers_of(
-    key: bytes,
-) -> Generator[Look, Sequence[Any], list[Mapping[bytes, Any]]]:
+def _consumers_of(key: bytes) -> Looks[list[Mapping[bytes, Any]]]:
     """Return what the server says of all consumers of a stream."""
     (groups,) = yield look(("XINFO", "GROUPS", key))
     names = [about[b"name"] for about in map(_as_dict, groups) if about[b"consumers"]]

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from workstealing.jobs.leftovers.rule import LIVE, Item, Look, Parts, Rule, Unknown, exactly
+from workstealing.jobs.leftovers.rule import (
+    LIVE,
+    Item,
+    Look,
+    Looks,
+    Parts,
+    Rule,
+    Unknown,
+    exactly,
+)
 from workstealing.store.connection import Command
 from workstealing.store.keys import key_slot, to_bytes
 
 Send = Callable[[list[Command], tuple[bytes, ...]], list[Any]]
 """Sends commands in one round trip, after WATCH on some keys; returns their replies, errors too."""
-
-_Asked = Generator[Look, Sequence[Any], Any]
 
 # The commands whose key is not their first argument.
 _KEY_SECOND = frozenset({"XINFO", "OBJECT", "MEMORY"})
@@ -43,8 +50,8 @@ class Judging:
         self._items = items
         self._one_slot = one_slot
         self._verdicts: list[Any] = [LIVE] * len(items)
-        self.looks: list[tuple[int, _Asked, Look]] = []
-        asked: Callable[[Item], _Asked] = rule.parts if counts else rule.verdict
+        self.looks: list[tuple[int, Looks[Any], Look]] = []
+        asked: Callable[[Item], Looks[Any]] = rule.parts if counts else rule.verdict
         for number, item in enumerate(items):
             self._go_on(number, asked(item._replace(now=now)), None)
 
@@ -69,7 +76,7 @@ class Judging:
         """Return the keys to WATCH before the present looks."""
         return tuple(dict.fromkeys(key for _, _, each in self.looks for key in each.watch))
 
-    def _answer(self, number: int, verdicts: _Asked, replies: list[Any]) -> None:
+    def _answer(self, number: int, verdicts: Looks[Any], replies: list[Any]) -> None:
         wrong = next((each for each in replies if isinstance(each, Exception)), None)
         if wrong is None:
             self._go_on(number, verdicts, replies)
@@ -78,7 +85,7 @@ class Judging:
         if not is_of_the_key(wrong):
             raise wrong
 
-    def _go_on(self, number: int, verdicts: _Asked, replies: Any) -> None:
+    def _go_on(self, number: int, verdicts: Looks[Any], replies: Any) -> None:
         try:
             look = verdicts.send(replies)
         except StopIteration as done:

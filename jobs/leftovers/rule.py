@@ -11,7 +11,7 @@ import enum
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
@@ -19,6 +19,7 @@ from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation
 
+T = TypeVar("T")
 KeyType = Literal["string", "list", "set", "zset", "hash", "stream", "ReJSON-RL"]
 MEMBER_TYPES = ("set", "zset", "hash")
 
@@ -196,9 +197,11 @@ def exactly(number: int, of: int) -> Parts:
 
 
 Verdict = Live | Unknown | Garbage
-Verdicts = Generator[Look, Sequence[Any], Verdict]
+Looks = Generator[Look, Sequence[Any], T]
+"""A generator of looks that returns a T: `Judging` asks those of many items at once."""
+Verdicts = Looks[Verdict]
 """The generator of an item's verdict: it yields looks and returns the verdict."""
-Counting = Generator[Look, Sequence[Any], Parts]
+Counting = Looks[Parts]
 """The generator of the number of an item's parts: it yields looks and returns the parts."""
 
 LIVE = Live()

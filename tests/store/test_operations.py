@@ -12,15 +12,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from workstealing.errors import LayoutError
-from workstealing.store.operations import (
-    Operation,
-    Steps,
-    command,
-    drive,
-    drive_async,
-    drive_by,
-    resumed,
-)
+from workstealing.store.operations import Begun, Operation, Steps, command, drive, drive_async
 from workstealing.store.scripts import load
 
 SCRIPT = load("layout/open")
@@ -62,19 +54,31 @@ def _awaited(*replies: Any) -> tuple[Refusing, Callable[[Steps[Any]], Any]]:
 
 def _by_send(*replies: Any) -> tuple[Refusing, Callable[[Steps[Any]], Any]]:
     client = Refusing(*replies)
-    return client, lambda steps: drive_by(lambda step: client.execute_command(*step), steps)
+    return client, lambda steps: drive(client, steps, lambda by, step: by.execute_command(*step))
 
 
-def _resumed(*replies: Any) -> tuple[Refusing, Callable[[Steps[Any]], Any]]:
+def _begun(*replies: Any) -> tuple[Refusing, Callable[[Steps[Any]], Any]]:
     client = Refusing(*replies)
 
     def run(steps: Steps[Any]) -> Any:
-        return drive(client, resumed(steps, next(steps)))
+        def whole() -> Steps[Any]:
+            try:
+                reply = yield next(steps)
+            except ResponseError as error:
+                refusal = error
+            else:
+                return (yield from Begun(steps, reply))
+            try:
+                return (yield from Begun(steps, None, refusal))
+            finally:
+                del refusal
+
+        return drive(client, whole())
 
     return client, run
 
 
-ALL = pytest.mark.parametrize("made", [_driven, _awaited, _by_send, _resumed])
+ALL = pytest.mark.parametrize("made", [_driven, _awaited, _by_send, _begun])
 REAL = pytest.mark.parametrize("made", [_driven, _awaited])
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from typing import overload as _overload
 
@@ -24,12 +25,9 @@ from workstealing.store.operations import (
     Blocking,
     Queued,
     Steps,
-    Wait,
     command,
     drive,
     drive_async,
-    drive_by,
-    drive_by_async,
     read_all,
 )
 from workstealing.store.twin import Node, Twin, twin_of
@@ -175,27 +173,18 @@ async def ask_by_async(
         raise
 
 
-def ask_for(client: Any, asking: Asking[T], wait: Callable[[Wait], Any] | None = None) -> T:
+def ask_for(client: Any, asking: Asking[T]) -> T:
     """Run steps that ask for a grant on a client; if that is interrupted, give it back.
 
-    Arguments and errors: as of `drive`.
+    Errors: as of `drive`.
     """
-    return ask_by(
-        lambda steps: drive(client, steps, None, wait),
-        lambda error: give_back(client, asking, error),
-        asking,
-    )
+    return ask_by(partial(drive, client), partial(give_back, client, asking), asking)
 
 
-async def ask_for_async(
-    client: Any, asking: Asking[T], wait: Callable[[Wait], Awaitable[Any]] | None = None
-) -> T:
+async def ask_for_async(client: Any, asking: Asking[T]) -> T:
     """Run steps that ask for a grant on an asyncio client; see `ask_for`."""
-    return await ask_by_async(
-        lambda steps: drive_async(client, steps, None, wait),
-        lambda error: give_back_async(client, asking, error),
-        asking,
-    )
+    back = partial(give_back_async, client, asking)
+    return await ask_by_async(partial(drive_async, client), back, asking)
 
 
 def give_back(client: Any, asking: Asking[Any], error: BaseException) -> bool:
@@ -213,13 +202,8 @@ def run_aside(client: Any, steps: Steps[Any]) -> bool:
     Arguments: client: the application's, whose time-out bounds each step; steps. Returns: whether
     they came to their end; if not, it raises nothing.
     """
-    twin = twin_of(client)
-
-    def send(step: Any) -> Any:
-        return drive_by(lambda trip: send_aside(twin, *trip), _aside(twin, step))
-
     try:
-        drive_by(send, steps)
+        drive(twin_of(client), steps, _send_aside)
     except Exception:  # noqa: BLE001 - the caller's own error says more
         return False
     return True
@@ -229,15 +213,19 @@ async def give_back_async(client: Any, asking: Asking[Any], error: BaseException
     """Give a grant back as `give_back` does, in a task of its own."""
     if not asking.begins_to_end(error):
         return False
-    twin = twin_of(client)
-
-    async def send(step: Any) -> Any:
-        return await drive_by_async(lambda trip: send_aside_async(twin, *trip), _aside(twin, step))
-
-    return await finish(drive_by_async(send, asking.giving_back()), error)
+    aside = drive_async(twin_of(client), asking.giving_back(), _send_aside_async)
+    return await finish(aside, error)
 
 
-def _aside(twin: Twin, step: Any) -> Generator[tuple[Node, list[Any]], list[Any], Any]:
+def _send_aside(twin: Twin, step: Any) -> Any:
+    return drive(twin, _aside(twin, step), lambda _, trip: send_aside(twin, *trip))
+
+
+def _send_aside_async(twin: Twin, step: Any) -> Awaitable[Any]:
+    return drive_async(twin, _aside(twin, step), lambda _, trip: send_aside_async(twin, *trip))
+
+
+def _aside(twin: Twin, step: Any) -> Steps[Any]:
     """Send the operations of a step, each to the node of its key; return the step's reply.
 
     A slot that has moved is followed once.
@@ -271,14 +259,15 @@ class BlockingAsks(Blocking):
     """A `Blocking` form of a class that asks for grants."""
 
     def _ask(self, asking: Asking[T]) -> T:
-        return ask_for(self.client, asking, self._wait)
+        return ask_by(self._run, partial(give_back, self.client, asking), asking)
 
 
 class AsynchronousAsks(Asynchronous):
     """An `Asynchronous` form of a class that asks for grants."""
 
     async def _ask(self, asking: Asking[T]) -> T:
-        return await ask_for_async(self.client, asking, self._wait)
+        back = partial(give_back_async, self.client, asking)
+        return await ask_by_async(self._run, back, asking)
 
 
 if TYPE_CHECKING:

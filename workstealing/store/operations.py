@@ -11,8 +11,9 @@ A step is one of these, and the generator is sent the reply to it:
 `operation` makes a public method of such a generator. A class offers its operations in one of three
 forms: `Blocking` runs them, `Asynchronous` returns what is awaited, `Queued` (a pipeline) queues
 them. An error reply is thrown into the generator, as a LayoutError where a script has refused a
-foreign or newer layout. Other steps are sent in their own way: Cassandra's queries by `drive_by`,
-and the `Look`s of the rules of leftovers by `Judging`, for many items at once.
+foreign or newer layout. Whatever else is to be sent, Cassandra's queries or a cache's requests, is
+a step too, of a `send` of its own. The rules of leftovers alone yield `Look`s, which `Judging` asks
+for many items at once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ from workstealing.store.twin import Twin, is_cluster
 
 T = TypeVar("T")
 P = ParamSpec("P")
-StepT = TypeVar("StepT")
 QueuedT = TypeVar("QueuedT", bound="Queued")
 
 AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
@@ -292,18 +292,58 @@ async def _run_once_async(client: Any, operation: Operation) -> Any:
             return await client.execute_command(SentOnce(text[0]), *text[1:], **operation.options)
 
 
-def drive(
-    client: Any,
-    steps: Steps[T],
-    reply: Any = None,
-    wait: Callable[[Wait], Any] | None = None,
-) -> T:
-    """Run a generator of steps on a blocking client; return what it returns.
+def send_step(client: Any, step: Any) -> Any:
+    """Run a step on a blocking client; return the reply to it. Raises: errors of redis-py."""
+    if isinstance(step, Operation):
+        return run(client, step)
+    if isinstance(step, tuple):
+        return uncached.ask(client, step, _NO_OPTIONS)
+    if isinstance(step, RoundTrip):
+        return step.send()
+    if isinstance(step, Sleep):
+        return time.sleep(step.seconds)
+    assert not isinstance(step, Wait), "only a structure's own operations may wait"
+    if len(step) == 1:
+        return [run(client, step[0])]
+    replies: list[Any] = []
+    for trip, some in _round_trips(client, step):
+        replies += read_all(some, trip.send())
+    return replies
 
-    Arguments: client; steps; reply: what the generator is sent first, if it has been begun; wait:
-    performs a `Wait`, for generators that yield any. Raises: LayoutError for what a script refuses;
-    those of redis-py and the generator's own.
+
+def send_step_async(client: Any, step: Any) -> Awaitable[Any]:
+    """Return what runs a step on an asyncio client, to be awaited; see `send_step`."""
+    if isinstance(step, Operation):
+        return run_async(client, step)
+    if isinstance(step, tuple):
+        reply: Awaitable[Any] = client.execute_command(*spelled(step))
+        return reply
+    if isinstance(step, RoundTrip):
+        return step.send_async()
+    if isinstance(step, Sleep):
+        return asyncio.sleep(step.seconds)
+    assert not isinstance(step, Wait), "only a structure's own operations may wait"
+    return _run_all_async(client, step)
+
+
+async def _run_all_async(client: Any, operations: Sequence[Operation]) -> list[Any]:
+    if len(operations) == 1:
+        return [await run_async(client, operations[0])]
+    replies: list[Any] = []
+    for trip, some in _round_trips(client, operations):
+        replies += read_all(some, await trip.send_async())
+    return replies
+
+
+def drive(target: Any, steps: Steps[T], send: Callable[[Any, Any], Any] = send_step) -> T:
+    """Run a generator of steps; return what it returns.
+
+    Arguments: target: the blocking client, or whatever `send` sends a step by; steps; send: runs
+    one step by the target, and returns the reply to it. What it raises is thrown into the
+    generator, and is raised unless that has an answer to it. Raises: LayoutError for what a script
+    refuses; errors of `send` and the generator's own.
     """
+    reply: Any = None
     error: Exception | None = None
     while True:
         try:
@@ -315,23 +355,7 @@ def drive(
             # An error that is raised holds this frame, which must not hold the error.
             reply = error = None
         try:
-            if isinstance(step, Operation):
-                reply = run(client, step)
-            elif isinstance(step, tuple):
-                reply = uncached.ask(client, step, _NO_OPTIONS)
-            elif isinstance(step, RoundTrip):
-                reply = step.send()
-            elif isinstance(step, Sleep):
-                time.sleep(step.seconds)
-            elif isinstance(step, Wait):
-                assert wait is not None, "only a structure's own operations may wait"
-                reply = wait(step)
-            elif len(step) == 1:
-                reply = [run(client, step[0])]
-            else:
-                reply = []
-                for trip, some in _round_trips(client, step):
-                    reply += read_all(some, trip.send())
+            reply = send(target, step)
         except ResponseError as raised:
             error = as_layout_error(raised) or raised
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
@@ -339,12 +363,10 @@ def drive(
 
 
 async def drive_async(
-    client: Any,
-    steps: Steps[T],
-    reply: Any = None,
-    wait: Callable[[Wait], Awaitable[Any]] | None = None,
+    target: Any, steps: Steps[T], send: Callable[[Any, Any], Awaitable[Any]] = send_step_async
 ) -> T:
-    """Run a generator of steps on an asyncio client; see `drive`."""
+    """Run a generator of steps by what is awaited; see `drive`."""
+    reply: Any = None
     error: Exception | None = None
     while True:
         try:
@@ -353,91 +375,48 @@ async def drive_async(
             result: T = done.value
             return result
         finally:
-            # An error that is raised holds this frame, which must not hold the error.
             reply = error = None
         try:
-            if isinstance(step, Operation):
-                reply = await run_async(client, step)
-            elif isinstance(step, tuple):
-                reply = await client.execute_command(*spelled(step))
-            elif isinstance(step, RoundTrip):
-                reply = await step.send_async()
-            elif isinstance(step, Sleep):
-                await asyncio.sleep(step.seconds)
-            elif isinstance(step, Wait):
-                assert wait is not None, "only a structure's own operations may wait"
-                reply = await wait(step)
-            elif len(step) == 1:
-                reply = [await run_async(client, step[0])]
-            else:
-                reply = []
-                for trip, some in _round_trips(client, step):
-                    reply += read_all(some, await trip.send_async())
+            reply = await send(target, step)
         except ResponseError as raised:
             error = as_layout_error(raised) or raised
         except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
             error = raised
 
 
-def drive_by(send: Callable[[StepT], Any], steps: Generator[StepT, Any, T]) -> T:
-    """Run a generator of steps by another way of sending one; return what it returns.
+class Begun(Generic[T]):
+    """A generator of steps that waits for the reply to one: `yield from` goes on with it.
 
-    Arguments: send: runs one of the steps and returns its reply; what it raises is thrown into the
-    generator, and is raised unless that has an answer to it; steps.
+    Arguments: steps; reply, or the error that stands for it.
     """
-    reply: Any = None
-    error: Exception | None = None
-    while True:
+
+    __slots__ = ("_answer", "_steps")
+
+    def __init__(self, steps: Steps[T], reply: Any = None, error: Exception | None = None) -> None:
+        self._steps, self._answer = steps, (reply, error)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        # `yield from` calls this for the first step, and whenever a reply is None.
+        (reply, error), self._answer = self._answer, (None, None)
         try:
-            step = steps.send(reply) if error is None else steps.throw(error)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+            return self._steps.send(reply) if error is None else self._steps.throw(error)
         finally:
-            reply = error = None
-        try:
-            reply, error = send(step), None
-        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
-            reply, error = None, raised
+            # As in `drive`.
+            del error
 
+    def send(self, reply: Any) -> Any:
+        """Give the reply to a step; return the next step."""
+        return self._steps.send(reply)
 
-async def drive_by_async(
-    send: Callable[[StepT], Awaitable[Any]], steps: Generator[StepT, Any, T]
-) -> T:
-    """Run a generator of steps by another way of sending one, which is awaited; see `drive_by`."""
-    reply: Any = None
-    error: Exception | None = None
-    while True:
+    def throw(self, error: BaseException) -> Any:
+        """Give the error that stands for the reply to a step; return the next step."""
         try:
-            step = steps.send(reply) if error is None else steps.throw(error)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+            return self._steps.throw(error)
         finally:
-            reply = error = None
-        try:
-            reply, error = await send(step), None
-        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
-            reply, error = None, raised
-
-
-def resumed(steps: Steps[T], step: Any) -> Steps[T]:
-    """Go on with a generator that has yielded a step."""
-    reply: Any = None
-    error: Exception | None = None
-    while True:
-        try:
-            reply = yield step
-        except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
-            error = raised
-        try:
-            step = steps.send(reply) if error is None else steps.throw(error)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        finally:
-            # An error that is raised holds this frame, which must not hold the error.
-            reply = error = None
+            del error
 
 
 def _round_trips(client: Any, operations: Sequence[Operation]) -> Any:
@@ -465,7 +444,17 @@ class Blocking:
     twin: Twin
 
     def _run(self, steps: Steps[T]) -> T:
-        return drive(self.client, steps, None, self._wait)
+        return drive(self.client, steps)
+
+
+class BlockingWaiting(Blocking):
+    """The blocking form of a class that has operations that wait."""
+
+    def _run(self, steps: Steps[T]) -> T:
+        return drive(self.client, steps, self._send)
+
+    def _send(self, client: Any, step: Any) -> Any:
+        return self._wait(step) if isinstance(step, Wait) else send_step(client, step)
 
     def _wait(self, step: Wait) -> Any:
         look = step.look
@@ -486,7 +475,17 @@ class Asynchronous:
     twin: Twin
 
     async def _run(self, steps: Steps[T]) -> T:
-        return await drive_async(self.client, steps, None, self._wait)
+        return await drive_async(self.client, steps)
+
+
+class AsynchronousWaiting(Asynchronous):
+    """The asynchronous form of a class that has operations that wait."""
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await drive_async(self.client, steps, self._send)
+
+    def _send(self, client: Any, step: Any) -> Awaitable[Any]:
+        return self._wait(step) if isinstance(step, Wait) else send_step_async(client, step)
 
     async def _wait(self, step: Wait) -> Any:
         look = step.look
@@ -501,10 +500,6 @@ class Asynchronous:
     @functools.cached_property
     def _asker(self) -> AsyncAsker:
         return AsyncAsker(self.twin)
-
-
-class AsynchronousWaiting(Asynchronous):
-    """The asynchronous form of a class that has operations that wait."""
 
     async def aclose(self) -> None:
         """Close the connections on which calls have waited."""

@@ -18,12 +18,12 @@ from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.connection import as_layout_error, spelled
 from workstealing.store.grants import Asking, ask_for, ask_for_async
 from workstealing.store.operations import (
+    Begun,
     Operation,
     Queued,
     RoundTrip,
     Steps,
     read_all,
-    resumed,
 )
 
 QueuedT = TypeVar("QueuedT")
@@ -179,12 +179,8 @@ class Pipeline(Queued):
             if isinstance(first, _Done):
                 results.append(first.result)
                 continue
-            reply, error = _answer(first, replies)
             try:
-                step = queued.send(reply) if error is None else queued.throw(error)
-                results.append((yield from resumed(queued, step)))
-            except StopIteration as done:
-                results.append(done.value)
+                results.append((yield from Begun(queued, *_answer(first, replies))))
             except (ResponseError, LayoutError) as raised:
                 # Without its traceback, whose frames hold the results and so itself.
                 results.append(raised.with_traceback(None))

@@ -12,27 +12,21 @@ has written there again is another copy: it is carried, too, unless the new home
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import key_slot, to_bytes
-from workstealing.store.operations import AS_BYTES, Operation
+from workstealing.store.operations import AS_BYTES, Operation, Steps
 from workstealing.store.scripts import load
 from workstealing.structures.namespace import Layout
 
-Carrying = Generator[tuple[Any, Operation], Any, bool]
-"""A generator as `Steps`, but each step is a structure and an operation for that one's client.
 
-It is driven by `drive_by`. It returns whether there was something to carry.
-"""
+def carry(old: Any, new: Any, key: Any, layouts: tuple[Layout, Layout]) -> Steps[bool]:
+    """Carry a key from one structure to another; return whether it was still there.
 
-
-def carry(old: Any, new: Any, key: Any, layouts: tuple[Layout, Layout]) -> Carrying:
-    """Carry a key from one structure to another, if it is still there.
-
-    Arguments: old, new: the structures of two nodes; key; layouts: theirs. Raises:
-    ConfigurationError if they differ. One round trip, or three.
+    Each step is a structure, and an operation for its client. Arguments: old, new: the structures
+    of two nodes; key; layouts: theirs. Raises: ConfigurationError if they differ. One round trip,
+    or three.
     """
     require_alike(old, *layouts)
     name = to_bytes(key)
@@ -74,8 +68,11 @@ def drop(structure: Any, name: bytes, layout: Layout, found: Any) -> Operation:
     )
 
 
-def raise_fence(old: Any, new: Any, shard: int) -> Carrying:
-    """Let the fencing tokens of an index shard grow on from those of the former home."""
+def raise_fence(old: Any, new: Any, shard: int) -> Steps[bool]:
+    """Let the fencing tokens of an index shard grow on from those of the former home.
+
+    Each step is a structure, and an operation for its client.
+    """
     token = yield old, read_fence(old, shard)
     if not token:
         return False

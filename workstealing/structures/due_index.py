@@ -22,7 +22,7 @@ from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked, is_elsewhere
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
-from workstealing.store.operations import Operation, Steps, drive_by
+from workstealing.store.operations import Operation, Steps, drive
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.layout import scored
 from workstealing.structures.namespace import (
@@ -266,17 +266,16 @@ class DueIndex:
         budget: the time for all of them. Raises: LayoutError if a script refuses foreign data; the
         twin's errors, unless the generator handles them.
         """
+        return drive(budget, steps, self._send)
 
-        def send(step: Any) -> Any:
-            if isinstance(step, Operation):
-                command, key = step.by_text(), step.keys[0]
-            else:
-                # The text of a script is no key.
-                command, key = step, step[3 if step[0] == "EVAL" else 1]
-            (reply,) = checked(self._call(self._node_of_key(key), [command], budget))
-            return step.read(reply) if isinstance(step, Operation) else reply
-
-        return drive_by(send, steps)
+    def _send(self, budget: Budget, step: Any) -> Any:
+        if isinstance(step, Operation):
+            command, key = step.by_text(), step.keys[0]
+        else:
+            # The text of a script is no key.
+            command, key = step, step[3 if step[0] == "EVAL" else 1]
+        (reply,) = checked(self._call(self._node_of_key(key), [command], budget))
+        return step.read(reply) if isinstance(step, Operation) else reply
 
     def time_ms(self, clock: Any) -> int:
         """Return a reply of TIME as milliseconds since the epoch. Raises: the reply of an error."""

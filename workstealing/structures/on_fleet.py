@@ -7,19 +7,18 @@ key alone decides which node does a command.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet
 from workstealing.store.keys import key_slot, to_bytes
-from workstealing.store.operations import Operation, drive_by, drive_by_async, run, run_async
+from workstealing.store.operations import drive, drive_async, send_step, send_step_async
 from workstealing.store.pipeline import checked_results
 from workstealing.store.twin import wrong_form
 from workstealing.structures.carrying import carry, raise_fence
@@ -132,7 +131,7 @@ class OnFleet:
         if self.fleet.former_nodes:
             for old, new, steps in self._moving(names, leases=leases):
                 layouts = (old.layout or old.open(), new.layout or new.open())
-                drive_by(_run, steps(layouts))
+                drive(None, steps(layouts), _send_there)
 
     async def aready(self, names: Sequence[Any], *, leases: bool = False) -> None:
         """Carry names over that are still at their former home; see `ready`."""
@@ -140,7 +139,7 @@ class OnFleet:
             return
         for old, new, steps in self._moving(names, leases=leases):
             layouts = (old.layout or await old.open(), new.layout or await new.open())
-            await drive_by_async(_run_async, steps(layouts))
+            await drive_async(None, steps(layouts), _send_there_async)
 
     @property
     def on_nodes(self) -> Mapping[str, Any]:
@@ -232,20 +231,14 @@ class OnFleet:
         return _all_of(found)
 
 
-def _run(step: tuple[Any, Operation]) -> Any:
+def _send_there(_: None, step: tuple[Any, Any]) -> Any:
     structure, operation = step
-    try:
-        return run(structure.client, operation)
-    except ResponseError as error:
-        raise as_layout_error(error) or error from None
+    return send_step(structure.client, operation)
 
 
-async def _run_async(step: tuple[Any, Operation]) -> Any:
+def _send_there_async(_: None, step: tuple[Any, Any]) -> Awaitable[Any]:
     structure, operation = step
-    try:
-        return await run_async(structure.client, operation)
-    except ResponseError as error:
-        raise as_layout_error(error) or error from None
+    return send_step_async(structure.client, operation)
 
 
 def _raised(old: Any, new: Any, shard: int, _: Any) -> Any:

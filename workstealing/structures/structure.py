@@ -16,7 +16,7 @@ from workstealing.clock import Duration, seconds_of
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.keys import require_one_slot, to_bytes
-from workstealing.store.operations import Operation, Steps, command, drive_by
+from workstealing.store.operations import Operation, Steps, command, drive
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.access import Access
 
@@ -150,13 +150,13 @@ def inspect_steps(twin: Twin, steps: Steps[T], seconds: float) -> T:
     # A person waits for the answer, not a host: one reply may take longer than a job would wait.
     budget = Budget(seconds, timeout=seconds / 2)
 
-    def send(step: Any) -> Any:
+    def send(twin: Twin, step: Any) -> Any:
         several = isinstance(step, list)
         asked = step if several else [step]
         replies = _ask(twin, [_operation(each) for each in asked], budget)
         return replies if several else replies[0]
 
-    return drive_by(send, steps)
+    return drive(twin, steps, send)
 
 
 def _operation(step: Any) -> Operation:

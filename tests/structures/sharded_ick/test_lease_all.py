@@ -12,7 +12,7 @@ from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
-from workstealing.store.operations import drive
+from workstealing.store.operations import Begun, Steps, drive
 from workstealing.structures import AsyncShardedIck, LeasedIck, LeaseLost, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.leasing import Holder, Leases, ShardLook, look
 
@@ -63,11 +63,15 @@ class TestLeases:
             if isinstance(operations, list) and operations[0].script.name == "sharded_ick/take":
                 break
             replies = drive(sharded.client, _one_round(operations))
+
+        def going_on() -> Steps[Any]:
+            return (yield from Begun(steps, replies))
+
         with other.lease("somebody", lease=60):
             replies = drive(sharded.client, _one_round(operations))
             assert sorted(map(bool, replies)) == [False, True, True, True]
             with pytest.raises(NoLease, match="somebody"):
-                drive(sharded.client, steps, replies)
+                drive(sharded.client, going_on())
             assert sum(each.left_ms > 0 for each in seen(sharded)) == 1
 
     def test_its_own_name_is_taken_over_only_where_that_is_wanted(

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from operator import call
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from support.processes import spawn
 from support.set_clock import SetClock
 from support.time_shard_queues import TURN, queue_on, totals
 from workstealing.errors import ConfigurationError, LayoutError, OutOfTime
-from workstealing.store.operations import drive_by
+from workstealing.store.operations import drive
 from workstealing.structures import Taken, TimeShardQueue
 from workstealing.structures.time_shard_queue.cassandra_rows import (
     DEAD,
@@ -265,7 +266,7 @@ class TestTheStore:
         store, queue = recording(cassandra, clock)
         queue.put("hello")
         (again,) = (each for each in store.steps if isinstance(each, list))
-        assert drive_by(store.sender(), iter_of(again))
+        assert drive(store.sender(), iter_of(again), call)
         assert totals(queue) == {"waiting": 1, "due": 1}
 
     def test_a_session_whose_rows_are_mappings(
@@ -342,7 +343,7 @@ class TestTheStore:
             return store.sender()(step)
 
         with pytest.raises(Cut):
-            drive_by(send, queue.time_shards.delete())
+            drive(send, queue.time_shards.delete(), call)
         other = queue_on(cassandra, clock)
         with pytest.raises(LayoutError, match="is being deleted"):
             other.put("x")

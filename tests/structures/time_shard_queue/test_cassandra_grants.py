@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import call
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.proof import seed, tried
 from support.set_clock import SetClock
 from workstealing.errors import Aborted
-from workstealing.store.operations import Steps, drive_by
+from workstealing.store.operations import Steps, drive
 from workstealing.structures import AsyncTimeShardQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue import AsyncCassandraStore, CassandraStore
 from workstealing.structures.time_shard_queue.cassandra_rows import (
@@ -247,7 +248,7 @@ def test_a_take_of_many_pieces_is_given_back() -> None:
         assert step.name == "settled_mark"
         return [(b"", lock.text)]
 
-    assert drive_by(answer, shards.give_back(asked)) == 20
+    assert drive(answer, shards.give_back(asked), call) == 20
     assert given == [f"0-{number}" for number in range(20)]
 
 

@@ -52,10 +52,10 @@ class TestLateRequests:
 
         send = row._send
 
-        def noting(request: Any) -> Any:
+        def noting(turn: Any, request: Any) -> Any:
             if isinstance(request, tuple) and request[0] in (LEASE, STORE):
                 sent.append(request)
-            return send(request)
+            return send(turn, request)
 
         row._send = noting
         assert (row() if by == "a call" else row.refresh()) == "old"

@@ -196,7 +196,7 @@ class History:
 
     def forget(self) -> Control:
         if self.chance.random() < 0.5:
-            yield from self.cached._forgetting(self.name, "f")
+            yield from self.cached._forgetting(ComputingTurn((self.name, "f")))
         else:
             yield ("DEL", self.name)
 

@@ -10,7 +10,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.store.operations import (
     Asynchronous,
     AsynchronousWaiting,
-    Blocking,
+    BlockingWaiting,
     Steps,
     operation,
 )
@@ -234,7 +234,7 @@ class _GroupOperations(GroupReading):
         return total
 
 
-class LogGroup(_GroupOperations, Blocking):
+class LogGroup(_GroupOperations, BlockingWaiting):
     """A group of a log's readers: each entry goes to one of them.
 
     Made by `Log.group`; no command before the first call, which makes the group in Redis, and the

@@ -10,7 +10,7 @@ from workstealing.clock import Duration
 from workstealing.store.operations import (
     AS_BYTES,
     AsynchronousWaiting,
-    Blocking,
+    BlockingWaiting,
     Operation,
     Steps,
     command,
@@ -94,7 +94,7 @@ class _LogOperations(Appending, ReadingEntries, Removing):
         return (Check("", OK, said),)
 
 
-class Log(_LogOperations, Blocking):
+class Log(_LogOperations, BlockingWaiting):
     """A log: entries in their order, each with an offset that it keeps for ever.
 
     Offsets are 0, 1, 2, ... without a gap, however many append at once. Blocks of entries are lists

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from workstealing.store.grants import AsynchronousAsks, BlockingAsks
-from workstealing.store.operations import AS_BYTES, AsynchronousWaiting, Steps, command
+from workstealing.store.operations import (
+    AS_BYTES,
+    AsynchronousWaiting,
+    BlockingWaiting,
+    Steps,
+    command,
+)
 from workstealing.store.paging import Page
 from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.layout import as_text
@@ -117,7 +123,7 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-class ShuffleQueue(_Operations, BlockingAsks):
+class ShuffleQueue(_Operations, BlockingAsks, BlockingWaiting):
     """A queue of many tenants over Redis streams, served fairly.
 
     Each tenant has a few streams of its own by a stable choice, and its messages go to the shortest

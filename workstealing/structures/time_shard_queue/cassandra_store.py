@@ -14,12 +14,13 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from operator import call
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from workstealing.errors import ConfigurationError, MissingExtraError, OutOfTime
 from workstealing.store.aside import PATIENCE_SECONDS, finish
 from workstealing.store.grants import Asking, ask_by, ask_by_async
-from workstealing.store.operations import Sleep, Steps, drive_by, drive_by_async
+from workstealing.store.operations import Sleep, Steps, drive, drive_async
 from workstealing.structures.time_shard_queue.cassandra_rows import Now, Query, RowBatch
 from workstealing.structures.time_shard_queue.cassandra_time_shards import CassandraTimeShards
 from workstealing.structures.time_shard_queue.rotation import Rotation
@@ -230,7 +231,7 @@ class _EitherCassandraStore:
 
     def inspect(self, steps: Steps[T], seconds: float) -> T:
         """Run steps, for so many seconds at most; see `Store`. Raises: OutOfTime."""
-        return drive_by(self.sender(time.monotonic() + seconds), steps)
+        return drive(self.sender(time.monotonic() + seconds), steps, call)
 
     def sender(self, end: float | None = None) -> Callable[[Any], Any]:
         """Return a function that runs a step and blocks until its reply is there.
@@ -352,7 +353,7 @@ class CassandraStore(_EitherCassandraStore):
 
     def run(self, steps: Steps[T]) -> T:
         """Run steps on the session; see `Store`."""
-        return drive_by(self.sender(), steps)
+        return drive(self.sender(), steps, call)
 
     def ask(self, asking: Asking[T]) -> T:
         """Run steps that ask for leases; if that is interrupted, give them back."""
@@ -376,14 +377,14 @@ class AsyncCassandraStore(_EitherCassandraStore):
 
     def run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
         """Return a coroutine that runs steps on the session; see `Store`."""
-        return drive_by_async(self._send, steps)
+        return drive_async(self._send, steps, call)
 
     def ask(self, asking: Asking[T]) -> Coroutine[Any, Any, T]:
         """Return a coroutine that runs steps that ask for leases; see `CassandraStore.ask`."""
 
         async def back(error: BaseException) -> None:
             if self._begins_to_end(asking, error):
-                await finish(drive_by_async(self._send, asking.giving_back()), error)
+                await finish(drive_async(self._send, asking.giving_back(), call), error)
 
         return ask_by_async(self.run, back, asking)
 

@@ -3,6 +3,8 @@
 The computer of a field holds a lease on it, in the hash's own slot, and a result is stored in one
 step with a look at the lease (`lua/volatile_hashes/store.lua`). So a computer whose lease has
 ended, was taken over or was voided stores nothing. One that dies leaves a lease, which ends.
+
+A step is a hash command, which the hashes translate, a `Sleep`, or an `Awaited` flight.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
@@ -23,7 +25,7 @@ from workstealing.recruiting.cache_figures import CACHES, CacheFigures
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.store.aside import leaves_open
-from workstealing.store.operations import Sleep
+from workstealing.store.operations import Sleep, Steps
 from workstealing.structures.volatile_hashes import flights
 from workstealing.structures.volatile_hashes.cached_policy import (
     WRAPPERS,
@@ -41,12 +43,6 @@ from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, 
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Requests = Generator[Any, Any, R]
-"""A generator as `Steps`, but its commands are hash commands, which the hashes translate.
-
-A step is a hash command, a `Sleep`, or an `Awaited` flight.
-`drive_by` sends them through the methods of the hashes.
-"""
 
 # A waiting caller looks this often, and less and less often.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.010, 0.100
@@ -80,13 +76,13 @@ class ComputingTurn:
     lease to give back; taken, when that was granted, by the server's clock in us; is_cut, whether a
     command was interrupted, so that the client's connection may still owe its reply; unreadable,
     whether a value stands there that nobody can decode; flight, which this call leads, if it does;
-    computed, the flight's step of the computation; seen, an old value; waited, whether it has
-    waited for another's computation.
+    computed, the flight's step of the computation; cost, how many seconds that took; seen, an old
+    value; waited, whether it has waited for another's computation.
     """
 
     __slots__ = (
-        *("_pid", "_token", "computed", "field", "flight", "is_cut", "key", "seen", "taken"),
-        *("unreadable", "waited"),
+        *("_pid", "_token", "computed", "cost", "field", "flight", "is_cut", "key", "seen"),
+        *("taken", "unreadable", "waited"),
     )
 
     def __init__(self, place: tuple[str, str] | None = None) -> None:
@@ -97,6 +93,7 @@ class ComputingTurn:
         self.unreadable = False
         self.flight: CachedFlight | None = None
         self.computed = 0
+        self.cost = 0.0
         self.seen: CachedEntry | None = None
         self.waited = False
 
@@ -201,7 +198,7 @@ class CachedResults(Generic[P, R]):
     def place(self, *args: P.args, **kwargs: P.kwargs) -> tuple[str, str]:
         """Return the hash and the field of these arguments' result. No command."""
         given = (*self._before, *args)
-        field = self.__name__ if self._policy.field is None else self._policy.field
+        key, field = self._policy.key, self._policy.field
         if self._positions is not None and not kwargs and len(given) == len(self._positions):
             # The usual call, without the eight microseconds of a signature.
             arguments = dict(zip(self._positions, given, strict=True))
@@ -211,11 +208,10 @@ class CachedResults(Generic[P, R]):
             bound = self._signature.bind(*given, **kwargs)
             bound.apply_defaults()
             arguments = bound.arguments
-        named = [
-            each(*given, **kwargs) if callable(each) else each.format_map(arguments)
-            for each in (self._policy.key, field)
-        ]
-        return named[0], named[1]
+        named = key(*given, **kwargs) if callable(key) else key.format_map(arguments)
+        if field is None:
+            return named, self.__name__
+        return named, field(*given, **kwargs) if callable(field) else field.format_map(arguments)
 
     def _question(self, turn: ComputingTurn) -> Any:
         """Return the request that reads a field, and its remaining time where that decides."""
@@ -287,12 +283,13 @@ class CachedResults(Generic[P, R]):
         policy = self._policy
         left = left_ms / 1000 - policy.stale if left_ms >= 0 else math.inf
         try:
+            data = bytes(value)
             if policy.is_bare:
-                return CachedEntry(policy.form.decode(bytes(value)), left, 0.0)
-            error = decode_error(bytes(value), policy)
+                return CachedEntry(policy.form.decode(data), left, 0.0)
+            error = decode_error(data, policy) if policy.errors else None
             if error is not None:
                 return CachedEntry(error, left + policy.stale, 0.0)
-            cost, found, content = bytes(value).partition(_HEADER_END)
+            cost, found, content = data.partition(_HEADER_END)
             if found and cost.isdigit():
                 return CachedEntry(policy.form.decode(content), left, int(cost) / 1000)
             self._unreadable("it is no result of such a function")
@@ -323,7 +320,7 @@ class CachedResults(Generic[P, R]):
 
     def _looking(
         self, turn: ComputingTurn, entry: CachedEntry | None, is_away: bool
-    ) -> Requests[CachedEntry | None]:
+    ) -> Steps[CachedEntry | None]:
         """Find a value, or None: the leave to compute it, with a lease in most cases.
 
         Arguments: entry: the one that the question has found, if it is due; is_away: whether Redis
@@ -354,7 +351,7 @@ class CachedResults(Generic[P, R]):
 
     def _leading(
         self, turn: ComputingTurn, flight: CachedFlight, seen: CachedEntry | None
-    ) -> Requests[CachedEntry | None]:
+    ) -> Steps[CachedEntry | None]:
         """Get the lease, or the value, for all callers of this process that wait."""
         pause = _SHORTEST_PAUSE
         # By chance, or processes that began to wait at one moment would compute at one moment.
@@ -379,7 +376,7 @@ class CachedResults(Generic[P, R]):
 
     def _following(
         self, turn: ComputingTurn, flight: CachedFlight, came: int
-    ) -> Requests[CachedEntry | None]:
+    ) -> Steps[CachedEntry | None]:
         """Wait for a flight, and see to it that its lease goes on; return its value, if it is ours.
 
         Only this process knows that its computer lives. One that is stopped stops the callers that
@@ -412,7 +409,7 @@ class CachedResults(Generic[P, R]):
             return None
         return self._entry(turn, landing.data, landing.left_ms)
 
-    def _patiently(self, request: tuple[Any, ...]) -> Requests[Any]:
+    def _patiently(self, request: tuple[Any, ...]) -> Steps[Any]:
         """Send a request; while the client's pool is full, wait for a connection for a moment."""
         end = time.monotonic() + min(self._policy.hold, _POOL_PATIENCE_SECONDS)
         pause = _SHORTEST_PAUSE
@@ -425,9 +422,7 @@ class CachedResults(Generic[P, R]):
             yield Sleep(pause)
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
 
-    def _leasing(
-        self, turn: ComputingTurn, seen: CachedEntry | None
-    ) -> Requests[CachedEntry | None]:
+    def _leasing(self, turn: ComputingTurn, seen: CachedEntry | None) -> Steps[CachedEntry | None]:
         """Take the lease on a field; return a value if there is no need, or no leave, to compute.
 
         In the same step it looks for a value that was stored since the caller looked.
@@ -457,18 +452,18 @@ class CachedResults(Generic[P, R]):
         ms = math.ceil(1000 * self._policy.lease)
         return (LEASE, turn.key, "FIELDS", 1, turn.field, turn.token, ms, ms, least, how)
 
-    def _taking_over(self, turn: ComputingTurn) -> Requests[None]:
+    def _taking_over(self, turn: ComputingTurn) -> Steps[None]:
         """Take the lease whoever has it: from now on the computers before store nothing."""
         turn.taken, *_ = yield from self._patiently(self._asking(turn, "", "OVER"))
 
-    def _storing(self, turn: ComputingTurn, content: bytes, cost: float) -> Requests[None]:
+    def _storing(self, turn: ComputingTurn, content: bytes, cost: float) -> Steps[None]:
         """Store a result and give the lease back, in one step; without the lease store nothing."""
         ms = math.ceil(1000 * (self._policy.ttl + self._policy.stale))
         header = b"" if self._policy.is_bare else b"%d%s" % (round(1000 * cost), _HEADER_END)
         self._failures.pop((turn.key, turn.field), None)
         yield from self._keeping(turn, header + content, ms, cost)
 
-    def _keeping(self, turn: ComputingTurn, data: bytes, ms: int, cost: float) -> Requests[None]:
+    def _keeping(self, turn: ComputingTurn, data: bytes, ms: int, cost: float) -> Steps[None]:
         """Store what stands for a result, for some time."""
         before = turn.computed
         try:
@@ -492,7 +487,7 @@ class CachedResults(Generic[P, R]):
 
     def _failed(
         self, turn: ComputingTurn, error: Exception
-    ) -> tuple[CachedEntry | None, Requests[None] | None]:
+    ) -> tuple[CachedEntry | None, Steps[None] | None]:
         """Return the old result that stands in for an exception, and what Redis is to be told."""
         self._count_failure(error)
         if timeouts.include(error):
@@ -509,7 +504,7 @@ class CachedResults(Generic[P, R]):
                 return None, self._keeping(turn, data, ms, 0.0)
         return None, None
 
-    def _pausing(self, turn: ComputingTurn) -> Requests[None]:
+    def _pausing(self, turn: ComputingTurn) -> Steps[None]:
         """Keep the lease for a while although nobody computes: others have the old result too."""
         place = (turn.key, turn.field)
         count = self._failures.pop(place, 0)
@@ -522,17 +517,20 @@ class CachedResults(Generic[P, R]):
         pause = min(_LAST_PAUSE, _FIRST_PAUSE * 2.0 ** min(count, 10))
         # No longer than there is an old result.
         ms = max(1, round(1000 * min(pause, turn.seen.left + self._policy.stale)))
-        yield (UNLEASE, turn.key, "FIELDS", 1, turn.field, turn.token, ms)
+        yield self._unleasing(turn, ms)
         turn.token = None
 
-    def _giving_back(self, turn: ComputingTurn) -> Requests[None]:
+    def _unleasing(self, turn: ComputingTurn, ms: int = 0) -> tuple[Any, ...]:
+        return (UNLEASE, turn.key, "FIELDS", 1, turn.field, turn.token, ms)
+
+    def _giving_back(self, turn: ComputingTurn) -> Steps[None]:
         if turn.token is not None:
             # By its nonce, so it does not matter whether it has ended, or was ever granted.
-            yield (UNLEASE, turn.key, "FIELDS", 1, turn.field, turn.token, 0)
+            yield self._unleasing(turn)
             turn.token = None
 
-    def _forgetting(self, key: str, field: str) -> Requests[bool]:
-        removed = yield (FORGET, key, "FIELDS", 1, field)
+    def _forgetting(self, turn: ComputingTurn) -> Steps[bool]:
+        removed = yield (FORGET, turn.key, "FIELDS", 1, turn.field)
         return bool(removed)
 
     def _encoded(self, value: Any) -> bytes:
@@ -544,9 +542,6 @@ class CachedResults(Generic[P, R]):
 
             self._recruiter = default_recruiter
         return self._recruiter
-
-    def _computed(self, args: Any, kwargs: Any) -> Any:
-        return self._function(*self._before, *args, **kwargs)
 
     def _fault(self, error: Exception) -> None:
         """Log a fault of the cache, which is not the function's. Raises: a host's time-out."""

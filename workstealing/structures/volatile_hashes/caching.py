@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from workstealing.recruiting.deferral import defer
 from workstealing.store.aside import PATIENCE_SECONDS, finish
 from workstealing.store.grants import run_aside
-from workstealing.store.operations import AS_BYTES, Sleep, Steps, drive_by, drive_by_async
+from workstealing.store.operations import AS_BYTES, Steps, drive, drive_async
 from workstealing.structures.volatile_hashes.cached_policy import (
     KeptError,
     Policy,
 )
 from workstealing.structures.volatile_hashes.cached_results import (
-    CachedEntry,
     CachedResults,
     ComputingTurn,
-    Requests,
     timeouts,
 )
 from workstealing.structures.volatile_hashes.calls import HostCall
@@ -33,7 +32,114 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-class CachedFunction(CachedResults[P, R]):
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A step: compute the result. Its reply is that, or `Raised`. Fields: args and kwargs."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+class Raised:
+    """An exception that a call raises, where a value would be returned.
+
+    No generator raises it: it may be a StopIteration, of which a generator would make another.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def outcome(ended: R | Raised) -> R:
+    """Return how a call has ended. Raises: the exception that it has ended with."""
+    if isinstance(ended, Raised):
+        try:
+            raise ended.error
+        finally:
+            # The error holds this frame, which must not hold the error.
+            del ended
+    return ended
+
+
+class CachedCalls(CachedResults[P, R]):
+    """The calls of a cached function, in both forms; a `Computation` is a step of theirs, too."""
+
+    def _enlist(self) -> None:
+        """Enlist for a call that has finished early."""
+        raise NotImplementedError
+
+    def _calling(self, turn: ComputingTurn, args: Any, kwargs: Any) -> Steps[R | Raised]:
+        """Return the kept result, or compute it."""
+        try:
+            turn.key, turn.field = self.place(*args, **kwargs)
+            entry, is_away = None, not self._may_ask(turn)
+            if not is_away:
+                try:
+                    entry = self._answered(turn, (yield self._question(turn)))
+                except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
+                    is_away = self._unanswered(turn, error)
+            # A hit goes no further.
+            if entry is None or self._is_due(entry):
+                entry = yield from self._looking(turn, entry, is_away)
+        except Exception as error:  # noqa: BLE001 - as above
+            turn.fail(error)
+            self._fault(error)
+            entry = None
+        if entry is not None:
+            self._given(turn, entry)
+            self._enlist()
+            kept = entry.value
+            return Raised(kept.made()) if isinstance(kept, KeptError) else kept
+        turn.compute(self._policy.hold)
+        value: R | Raised = yield Computation(args, kwargs)
+        if isinstance(value, Raised):
+            old, steps = self._failed(turn, value.error)
+            self._looks.miss() if old is None else self._looks.old()
+            if steps is not None:
+                yield from self._quietly(turn, steps)
+            return value if old is None else old.value
+        self._looks.miss()
+        try:
+            content = self._encoded(value)
+        except Exception as error:  # noqa: BLE001 - the value is good, though it cannot be kept
+            self._fault(error)
+        else:
+            yield from self._quietly(turn, self._storing(turn, content, turn.cost))
+        return value
+
+    def _refreshing(self, turn: ComputingTurn, args: Any, kwargs: Any) -> Steps[R | Raised]:
+        """Compute the result and keep it. The lease may be there after a fault of any command."""
+        try:
+            yield from self._taking_over(turn)
+        except Exception as error:
+            turn.fail(error)
+            raise
+        value: R | Raised = yield Computation(args, kwargs)
+        if isinstance(value, Raised):
+            self._count_failure(value.error)
+            return value
+        content = self._encoded(value)
+        try:
+            yield from self._storing(turn, content, turn.cost)
+        except Exception as error:
+            turn.fail(error)
+            raise
+        return value
+
+    def _quietly(self, turn: ComputingTurn, steps: Steps[None]) -> Steps[None]:
+        """Go through steps without which the caller has its value: a fault is only logged."""
+        if turn.token is not None:
+            self._may_ask(turn)
+        try:
+            yield from steps
+        except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
+            turn.fail(error)
+            self._fault(error)
+
+
+class CachedFunction(CachedCalls[P, R]):
     """A function whose results are kept in a hash; see `VolatileHashes.cached`."""
 
     @overload
@@ -49,56 +155,7 @@ class CachedFunction(CachedResults[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the kept result, or compute it."""
         turn = ComputingTurn()
-        try:
-            entry = self._look(turn, args, kwargs)
-            if entry is not None:
-                self._given(turn, entry)
-                if not defer(self._enlister(), None, self):
-                    self._enlister().enlist()
-                if isinstance(entry.value, KeptError):
-                    raise entry.value.made()
-                kept: R = entry.value
-                return kept
-            began = time.monotonic()
-            turn.compute(self._policy.hold)
-            try:
-                try:
-                    value: R = self._function(*self._before, *args, **kwargs)
-                finally:
-                    cost = self._took(began)
-            except Exception as error:
-                old, requests = self._failed(turn, error)
-                self._looks.miss() if old is None else self._looks.old()
-                if requests is not None:
-                    self._quietly(turn, requests)
-                if old is None:
-                    raise
-                instead: R = old.value
-                return instead
-            self._looks.miss()
-            self._keep(turn, value, cost)
-            return value
-        finally:
-            # After an exception of whatever kind, too: others need not wait for nobody.
-            try:
-                self._give_back(turn)
-            finally:
-                turn.land()
-
-    def _give_back(self, turn: ComputingTurn) -> None:
-        """Give back the lease that a call may still have."""
-        if turn.token is None:
-            return
-        try:
-            if not turn.is_cut:
-                self._quietly(turn, self._giving_back(turn))
-        except BaseException as error:
-            turn.fail(error)
-            raise
-        finally:
-            # That, too, may have been interrupted.
-            if turn.token is not None and turn.is_cut:
-                self._give_back_aside(turn)
+        return self._run(turn, self._calling(turn, args, kwargs))
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute the result now, whatever is kept, and keep it. Two round trips.
@@ -108,103 +165,78 @@ class CachedFunction(CachedResults[P, R]):
         than the lease. Raises: the function's own errors; errors of redis-py.
         """
         turn = ComputingTurn(self.place(*args, **kwargs))
-        try:
-            self._strictly(turn, self._taking_over(turn))
-            began = time.monotonic()
-            try:
-                value: R = self._function(*self._before, *args, **kwargs)
-            except Exception as error:
-                self._count_failure(error)
-                raise
-            finally:
-                cost = self._took(began)
-            self._strictly(turn, self._storing(turn, self._encoded(value), cost))
-            return value
-        finally:
-            self._give_back(turn)
+        return self._run(turn, self._refreshing(turn, args, kwargs))
 
     def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Forget the result of these arguments; say whether there was one. One round trip.
 
         Calls that compute it at this moment keep nothing. Raises: errors of redis-py.
         """
-        return drive_by(self._send, self._forgetting(*self.place(*args, **kwargs)))
+        turn = ComputingTurn(self.place(*args, **kwargs))
+        return drive(turn, self._forgetting(turn), self._send)
 
-    def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
+    def _run(self, turn: ComputingTurn, steps: Steps[R | Raised]) -> R:
         try:
-            turn.key, turn.field = self.place(*args, **kwargs)
-            entry, is_away = None, not self._may_ask(turn)
-            if not is_away:
-                try:
-                    entry = self._answered(turn, self._send(self._question(turn)))
-                except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
-                    is_away = self._unanswered(turn, error)
-            # A hit makes no generator.
-            if entry is None or self._is_due(entry):
-                entry = drive_by(self._send, self._looking(turn, entry, is_away))
-        except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
-            turn.fail(error)
-            self._fault(error)
-            return None
+            return outcome(drive(turn, steps, self._send))
+        finally:
+            # After an exception of whatever kind, too: others need not wait for nobody.
+            try:
+                self._give_back(turn)
+            finally:
+                turn.land()
+
+    def _send(self, turn: ComputingTurn, request: Any) -> Any:
+        if isinstance(request, tuple):
+            try:
+                with HostCall(self._breaker or self._breaker_of(request[1]), timeouts):
+                    return self._hashes.execute_command(*request, **AS_BYTES)
+            except Exception:
+                raise
+            except BaseException as error:
+                # Nobody knows whether it was done.
+                turn.fail(error)
+                raise
+        if isinstance(request, Computation):
+            began = time.monotonic()
+            try:
+                return self._function(*self._before, *request.args, **request.kwargs)
+            except Exception as error:  # noqa: BLE001 - `outcome` raises it
+                return Raised(error)
+            finally:
+                turn.cost = self._took(began)
+        if isinstance(request, Awaited):
+            return request.flight.wait(request.seconds)
+        return time.sleep(request.seconds)
+
+    def _enlist(self) -> None:
+        if not defer(self._enlister(), None, self):
+            self._enlister().enlist()
+
+    def _give_back(self, turn: ComputingTurn) -> None:
+        """Give back the lease that a call may still have."""
+        if turn.token is None:
+            return
+        try:
+            if not turn.is_cut:
+                drive(turn, self._quietly(turn, self._giving_back(turn)), self._send)
         except BaseException as error:
             turn.fail(error)
             raise
-        return entry
-
-    def _keep(self, turn: ComputingTurn, value: Any, cost: float) -> None:
-        try:
-            content = self._encoded(value)
-        except Exception as error:  # noqa: BLE001 - the value is good, though it cannot be kept
-            self._fault(error)
-        else:
-            self._quietly(turn, self._storing(turn, content, cost))
+        finally:
+            # That, too, may have been interrupted.
+            if turn.token is not None and turn.is_cut:
+                self._give_back_aside(turn)
 
     def _give_back_aside(self, turn: ComputingTurn) -> None:
         """Give the lease back on a connection of its own: the client's may still owe a reply."""
         # On a fleet, the hash's own node.
         node_of = getattr(self._hashes, "_node_of", None)
         hashes = self._hashes if node_of is None else node_of((turn.key,))
-
-        def steps() -> Steps[None]:
-            requests, reply = self._giving_back(turn), None
-            with contextlib.suppress(StopIteration):
-                while True:
-                    request = requests.send(reply)
-                    reply = yield from hashes._command_steps(request, AS_BYTES)  # noqa: SLF001
-
-        run_aside(hashes.client, steps())
-
-    def _quietly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
-        if turn.token is not None:
-            self._may_ask(turn)
-        try:
-            drive_by(self._send, requests)
-        except Exception as error:  # noqa: BLE001 - as in `_look`
-            turn.fail(error)
-            self._fault(error)
-        except BaseException as error:
-            # Nobody knows whether it was done.
-            turn.fail(error)
-            raise
-
-    def _strictly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
-        try:
-            drive_by(self._send, requests)
-        except BaseException as error:
-            turn.fail(error)
-            raise
-
-    def _send(self, request: Any) -> Any:
-        if isinstance(request, Sleep):
-            time.sleep(request.seconds)
-            return None
-        if isinstance(request, Awaited):
-            return request.flight.wait(request.seconds)
-        with HostCall(self._breaker or self._breaker_of(request[1]), timeouts):
-            return self._hashes.execute_command(*request, **AS_BYTES)
+        steps = hashes._command_steps(self._unleasing(turn), AS_BYTES)  # noqa: SLF001
+        run_aside(hashes.client, steps)
 
 
-class AsyncCachedFunction(CachedResults[P, R]):
+class AsyncCachedFunction(CachedCalls[P, R]):
     """A coroutine function whose results are kept in a hash; see `VolatileHashes.cached`."""
 
     _blocks = False
@@ -230,35 +262,22 @@ class AsyncCachedFunction(CachedResults[P, R]):
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the kept result, or compute it."""
         turn = ComputingTurn()
+        return await self._run(turn, self._calling(turn, args, kwargs))
+
+    async def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Compute the result now, whatever is kept, and keep it; see `CachedFunction.refresh`."""
+        turn = ComputingTurn(self.place(*args, **kwargs))
+        return await self._run(turn, self._refreshing(turn, args, kwargs))
+
+    async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Forget the result of these arguments; see `CachedFunction.invalidate`."""
+        turn = ComputingTurn(self.place(*args, **kwargs))
+        return await drive_async(turn, self._forgetting(turn), self._send)
+
+    async def _run(self, turn: ComputingTurn, steps: Steps[R | Raised]) -> R:
         interruption: BaseException | None = None
         try:
-            entry = await self._look(turn, args, kwargs)
-            if entry is not None:
-                self._given(turn, entry)
-                self._enlist()
-                if isinstance(entry.value, KeptError):
-                    raise entry.value.made()
-                kept: R = entry.value
-                return kept
-            began = time.monotonic()
-            turn.compute(self._policy.hold)
-            try:
-                try:
-                    value: R = await self._function(*self._before, *args, **kwargs)
-                finally:
-                    cost = self._took(began)
-            except Exception as error:
-                old, requests = self._failed(turn, error)
-                self._looks.miss() if old is None else self._looks.old()
-                if requests is not None:
-                    await self._quietly(turn, requests)
-                if old is None:
-                    raise
-                instead: R = old.value
-                return instead
-            self._looks.miss()
-            await self._keep(turn, value, cost)
-            return value
+            return outcome(await drive_async(turn, steps, self._send))
         except BaseException as raised:
             interruption = raised
             raise
@@ -271,59 +290,21 @@ class AsyncCachedFunction(CachedResults[P, R]):
                 # It holds this frame, which must not hold it.
                 interruption = None
 
-    async def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Compute the result now, whatever is kept, and keep it; see `CachedFunction.refresh`."""
-        turn = ComputingTurn(self.place(*args, **kwargs))
-        interruption: BaseException | None = None
-        try:
-            await self._strictly(turn, self._taking_over(turn))
+    async def _send(self, turn: ComputingTurn, request: Any) -> Any:
+        if isinstance(request, tuple):
+            with HostCall(self._breaker or self._breaker_of(request[1]), timeouts):
+                return await self._hashes.execute_command(*request, **AS_BYTES)
+        if isinstance(request, Computation):
             began = time.monotonic()
             try:
-                value: R = await self._function(*self._before, *args, **kwargs)
-            except Exception as error:
-                self._count_failure(error)
-                raise
+                return await self._function(*self._before, *request.args, **request.kwargs)
+            except Exception as error:  # noqa: BLE001 - `outcome` raises it
+                return Raised(error)
             finally:
-                cost = self._took(began)
-            await self._strictly(turn, self._storing(turn, self._encoded(value), cost))
-            return value
-        except BaseException as raised:
-            interruption = raised
-            raise
-        finally:
-            if turn.token is not None:
-                await self._give_back(turn, interruption)
-            interruption = None
-
-    async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Forget the result of these arguments; see `CachedFunction.invalidate`."""
-        forgetting = self._forgetting(*self.place(*args, **kwargs))
-        return await drive_by_async(self._send, forgetting)
-
-    async def _look(self, turn: ComputingTurn, args: Any, kwargs: Any) -> CachedEntry | None:
-        try:
-            turn.key, turn.field = self.place(*args, **kwargs)
-            entry, is_away = None, not self._may_ask(turn)
-            if not is_away:
-                try:
-                    entry = self._answered(turn, await self._send(self._question(turn)))
-                except Exception as error:  # noqa: BLE001 - as in `CachedFunction._look`
-                    is_away = self._unanswered(turn, error)
-            if entry is None or self._is_due(entry):
-                entry = await drive_by_async(self._send, self._looking(turn, entry, is_away))
-        except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
-            turn.fail(error)
-            self._fault(error)
-            return None
-        return entry
-
-    async def _keep(self, turn: ComputingTurn, value: Any, cost: float) -> None:
-        try:
-            content = self._encoded(value)
-        except Exception as error:  # noqa: BLE001 - the value is good, though it cannot be kept
-            self._fault(error)
-        else:
-            await self._quietly(turn, self._storing(turn, content, cost))
+                turn.cost = self._took(began)
+        if isinstance(request, Awaited):
+            return await request.flight.wait_async(request.seconds)
+        return await asyncio.sleep(request.seconds)
 
     async def _give_back(self, turn: ComputingTurn, interruption: BaseException | None) -> None:
         """Give the lease back, even if this call is cancelled again meanwhile."""
@@ -333,36 +314,11 @@ class AsyncCachedFunction(CachedResults[P, R]):
                 # The client may know no time-out.
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     self._may_ask(turn)
-                    await drive_by_async(self._send, self._giving_back(turn))
-            except Exception as error:  # noqa: BLE001 - as in `_look`
+                    await drive_async(turn, self._giving_back(turn), self._send)
+            except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
                 self._fault(error)
 
         await finish(giving_back(), interruption)
-
-    async def _quietly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
-        if turn.token is not None:
-            self._may_ask(turn)
-        try:
-            await drive_by_async(self._send, requests)
-        except Exception as error:  # noqa: BLE001 - as in `_look`
-            turn.fail(error)
-            self._fault(error)
-
-    async def _strictly(self, turn: ComputingTurn, requests: Requests[None]) -> None:
-        try:
-            await drive_by_async(self._send, requests)
-        except BaseException as error:
-            turn.fail(error)
-            raise
-
-    async def _send(self, request: Any) -> Any:
-        if isinstance(request, Sleep):
-            await asyncio.sleep(request.seconds)
-            return None
-        if isinstance(request, Awaited):
-            return await request.flight.wait_async(request.seconds)
-        with HostCall(self._breaker or self._breaker_of(request[1]), timeouts):
-            return await self._hashes.execute_command(*request, **AS_BYTES)
 
     def _enlist(self) -> None:
         recruiter = self._enlister()
