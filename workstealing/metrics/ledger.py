@@ -15,7 +15,6 @@ from typing import Any
 from workstealing import __version__
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import (
-    ConfigurationError,
     Unanswered,
     UnknownJobError,
     is_connection_fault,
@@ -44,7 +43,6 @@ from workstealing.metrics.minutes import (
     MEASURED,
     MICROSECONDS,
     MINUTE,
-    MINUTES_OF_A_DAY,
     OFFERED,
     OLDEST,
     PROCESSES,
@@ -68,14 +66,12 @@ from workstealing.metrics.minutes import (
     lane_of,
     minute_key,
     namespace_of,
-    parsed,
-    parsed_processes,
     process_text,
     processes_key,
-    texts,
     total,
     total_of_caches,
 )
+from workstealing.metrics.reading import processes, read, server_time
 from workstealing.metrics.watching import WATCH, RunningSlice, Watcher, running_slice
 from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
@@ -90,7 +86,6 @@ from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation, drive
 from workstealing.store.twin import Node, Twin, is_async
 from workstealing.structures.namespace import Layout
-from workstealing.structures.stored import holding_ours
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.calls import HostCall, may_ask
 
@@ -113,7 +108,6 @@ _KEEP_SPENT_SECONDS = 2 * DAY
 _LONGEST_KEEP_SECONDS = 23 * 3600
 _SEND_SECONDS = 2.0
 _WAIT_SECONDS = 1.0
-_MINUTES_A_ROUND_TRIP = 180
 _PROCESS_SECONDS = 180
 _ENDED_SECONDS = 1
 _MOST_LOST = 20
@@ -691,80 +685,5 @@ def _expire(key: bytes, seconds: int, fields: Collection[str]) -> Command:
     return ("HEXPIRE", key, seconds, "FIELDS", len(fields), *fields)
 
 
-def read(
-    client: Any,
-    name: str = "default",
-    minutes: int = 60,
-    *,
-    before: int | None = None,
-    allow_eviction: Collection[str] = (),
-) -> list[Minute]:
-    """Return the fleet's last minutes, the oldest first, the present one last.
-
-    Arguments: client: a blocking client of redis-py; name: of the ledger; minutes: their number, 1
-    to 1,440 (a minute without a report, or an expired one, has zeros); before: the last minutes
-    before this time, in seconds since the epoch, None: up to the present one; allow_eviction: as of
-    `VolatileHashes`. Raises: ConfigurationError; errors of redis-py. One round trip for each
-    180 minutes begun, one for the server's time unless `before` is given, and two or three for the
-    namespace's layout.
-    """
-    name = checked_ledger_name(name)
-    is_whole = isinstance(minutes, int) and not isinstance(minutes, bool)
-    if not is_whole or not 1 <= minutes <= MINUTES_OF_A_DAY:
-        raise ConfigurationError(f"minutes is {minutes!r}; expected a whole number from 1 to 1440")
-    client = one_server(client, "a ledger")
-    if is_async(client):
-        raise ConfigurationError("a ledger is read with a blocking client, not with an asyncio one")
-    hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
-    end = _server_seconds(client, name) if before is None else before - 1
-    present = end // MINUTE * MINUTE
-    wanted = [present - MINUTE * ago for ago in reversed(range(minutes))]
-    found: list[Minute] = []
-    for start in range(0, minutes, _MINUTES_A_ROUND_TRIP):
-        chunk = wanted[start : start + _MINUTES_A_ROUND_TRIP]
-        with hashes.pipeline(transaction=False) as pipeline:
-            for minute in chunk:
-                pipeline.hgetall(minute_key(name, minute))
-            with holding_ours(minute_key(name, 0)[:-1]):
-                replies = pipeline.execute()
-        found += [parsed(m, texts(reply)) for m, reply in zip(chunk, replies, strict=True)]
-    return found
-
-
-def processes(
-    client: Any, name: str = "default", *, allow_eviction: Collection[str] = ()
-) -> list[Process]:
-    """Return the processes that have reported in the last three minutes, by host and pid.
-
-    Arguments: as of `read`. Raises: as of `read`. One round trip, and two or three for the
-    namespace's layout.
-    """
-    name = checked_ledger_name(name)
-    client = one_server(client, "a ledger")
-    if is_async(client):
-        raise ConfigurationError("a ledger is read with a blocking client, not with an asyncio one")
-    hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
-    with holding_ours(to_bytes(processes_key(name))):
-        reported = hashes.hgetall(processes_key(name))
-    return parsed_processes(texts(reported).values())
-
-
 def _host() -> str:
     return socket.gethostname()[:_HOST_LENGTH]
-
-
-def server_time(client: Any, name: str = "default") -> float:
-    """Return the time of the server that holds a ledger, in seconds since the epoch.
-
-    Arguments: as of `read`. Raises: errors of redis-py. One round trip.
-    """
-    client = one_server(client, "a ledger")
-    return float(_server_seconds(client, checked_ledger_name(name)))
-
-
-_TIME = "redis.call('EXISTS', KEYS[1]) return redis.call('TIME')[1]"
-
-
-def _server_seconds(client: Any, name: str) -> int:
-    """Return the time of the server that holds a ledger's keys."""
-    return int(client.execute_command("EVAL", _TIME, 1, minute_key(name, 0)))
