@@ -178,7 +178,7 @@ def watch_all(things: Iterable[Any], jobs: Iterable[Job]) -> list[Watched]:
 def _of_job(job: Job) -> list[Watched]:
     """Return the structures of a job: those of a fleet node by node, for one may be dead."""
     if not job.structures:
-        can_tell = type(job).backlog is not Job.backlog
+        can_tell = job.tells_backlog
         return [Watched(job.name, "job", due=_due(job), job=job.name)] if can_tell else []
     if isinstance(job.dependency, Servers) and isinstance(job, HashFieldExpiry | KeyExpiry):
         return [replace(_structures((each,)), job=job.name) for each in job.structures]
