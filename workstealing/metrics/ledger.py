@@ -117,6 +117,9 @@ _SPENT_SECONDS = 1.0
 QUIET_SECONDS = 30.0
 """After so many seconds without callers a process reports that it is there."""
 
+BUSY_SECONDS = 10.0
+"""The same after a report of callers, or of a slice that does not end: it is missed sooner then."""
+
 _TEXT_LENGTH = 300
 _TIMEOUTS = HostTimeouts()
 _HOST_LENGTH = 100
@@ -191,6 +194,8 @@ class Ledger(Gathering["_Unsent"], Watcher):
         self._reported_at: float | None = None
         # Whether to report without a count: a slice does not end, nobody enlists, or the end.
         self._is_due = self._is_leaving = False
+        # The seconds within which this process has promised its next report.
+        self._promised = QUIET_SECONDS
         # The moment from which on the next report's counts are.
         self._covered_from: float | None = None
         # The enlists since the jobs' own figures of them were sent, once a minute.
@@ -235,14 +240,11 @@ class Ledger(Gathering["_Unsent"], Watcher):
             if self._closed or not self._recruiters:
                 return
             quiet = self._reported_at is not None and (
-                self._clock.monotonic() - self._reported_at >= self._every()
+                self._clock.monotonic() - self._reported_at >= self._promised
             )
             if running is not None or quiet:
                 self._is_due = True
                 self._rouse()
-
-    def _every(self) -> float:
-        return max(self._interval, QUIET_SECONDS)
 
     def on_outcome(
         self,
@@ -444,7 +446,9 @@ class Ledger(Gathering["_Unsent"], Watcher):
             # A command for each job, so once a minute.
             is_due = minute != self._reported_minute or self._is_leaving
             batch.offered = self._offered if is_due else 0
-        changes = self._changes(batch, minute, day)
+        is_busy = bool(batch.counts[ENLISTED]) or running_slice() is not None
+        promised = max(self._interval, BUSY_SECONDS if is_busy else QUIET_SECONDS)
+        changes = self._changes(batch, minute, day, promised)
         silence = self._silence.ask(now)
         changes += silence
         writes = _HashCommands(self.hashes, layout)
@@ -483,6 +487,9 @@ class Ledger(Gathering["_Unsent"], Watcher):
             raise next((reply for reply in queued if isinstance(reply, Exception)), done)
         self._reported_minute = minute
         self._reported_at = self._covered_from = moment
+        self._promised = promised
+        # It keeps the promise also in a process in which nobody is ever recruited.
+        WATCH.begin()
         with self._lock:
             self._offered -= batch.offered
         done, answers = done[: len(writes.commands)], done[len(writes.commands) :]
@@ -512,7 +519,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
         with self._lock:
             self._batch.add(batch)
 
-    def _changes(self, batch: _Unsent, minute: int, day: int) -> list[Command]:
+    def _changes(self, batch: _Unsent, minute: int, day: int, promised: float) -> list[Command]:
         """Return the hash commands that add a batch to a minute and a day."""
         key, today = minute_key(self.name, minute), day_key(self.name, day)
         counts = {name: count for name, count in batch.counts.items() if count}
@@ -536,7 +543,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
             changes.append(("HSETEX", key, *keep, *pairs))
         # A process that ends is off the list at once.
         keep = ("EX", _ENDED_SECONDS if self._is_leaving else _PROCESS_SECONDS, "FIELDS", 1)
-        changes.append(("HSETEX", processes_key(self.name), *keep, *self._introduction()))
+        changes.append(("HSETEX", processes_key(self.name), *keep, *self._introduction(promised)))
         # Adding 0 answers with the fleet's total, too.
         changes.append(("HINCRBY", today, SPENT, batch.spent))
         changes.append(_expire(today, _KEEP_SPENT_SECONDS, (SPENT,)))
@@ -568,15 +575,18 @@ class Ledger(Gathering["_Unsent"], Watcher):
             fields[field_of(REFUSED, self._names(job))] = reason[:_TEXT_LENGTH]
         return fields
 
-    def _introduction(self) -> tuple[str, str]:
-        """Return this process's field in the hash of processes, and its value."""
+    def _introduction(self, promised: float) -> tuple[str, str]:
+        """Return this process's field in the hash of processes, and its value.
+
+        Arguments: promised: the seconds within which the next report comes.
+        """
         now = self._now()
         if not self._process:
             # A pid may return, and containers share pids and sometimes names.
             self._process = f"{_host()}:{os.getpid()}:{random.getrandbits(32):08x}"
             self._started = now
         process = Process(_host(), os.getpid(), __version__, round(self._started, 3))
-        process.reported, process.every = round(now, 3), self._every()
+        process.reported, process.every = round(now, 3), promised
         running = running_slice()
         if running is not None:
             since = round(now - running.seconds, 3)
