@@ -22,6 +22,7 @@ DOORS = (
     "workstealing",
     "workstealing.dashboard",
     "workstealing.jobs",
+    "workstealing.metrics",
     "workstealing.recruiting",
     "workstealing.spark",
     "workstealing.store",

@@ -66,7 +66,10 @@ class ParsedOptions:
         return ConfigurationError(f"format {self.format!r}: {problem}")
 
     def refuse(self, options: Mapping[str, object], why: str) -> None:
-        """Refuse options that do not go with a use. Arguments: why: their use, for the error."""
+        """Refuse options that do not go with a use.
+
+        Arguments: why: their use, for the error. Raises: ConfigurationError for a given one.
+        """
         for name, value in options.items():
             if value is not None:
                 raise self.wrong(f"the option {name!r} is for {why}: leave it out")
