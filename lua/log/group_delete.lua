@@ -1,9 +1,23 @@
 -- Deletes a group of a log with all that it knows; the log's entries stay.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news. ARGV: group.
+--   KEYS[1] meta
+--   KEYS[2] state
+--   KEYS[3] line
+--   KEYS[4] turns
+--   KEYS[5] granted
+--   KEYS[6] pending
+--   KEYS[7] attempts
+--   KEYS[8] dead
+--   KEYS[9] revived
+--   KEYS[10] waiting
+--   KEYS[11] news
+--   ARGV[1] group
 -- Returns how many keys were deleted.
 --@include group
+local meta, state, line, turns, granted = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending, attempts, dead, revived = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local waiting = KEYS[10]
 local facts = redis.pcall('HMGET', meta, 'mark')
-local problem = refuse(facts) or refuse_all()
+local problem = refuse(meta, facts) or refuse_all(state, line, turns, granted, pending, attempts, dead, revived, waiting)
 if problem then
   return problem
 end

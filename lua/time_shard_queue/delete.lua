@@ -1,8 +1,18 @@
 -- Removes a time shard with its messages and its mark.
--- KEYS: mark, waiting, leased, messages, history, consumed, released, dead. ARGV: the caller's mark.
+--   KEYS[1] mark
+--   KEYS[2] waiting
+--   KEYS[3] leased
+--   KEYS[4] messages
+--   KEYS[5] history
+--   KEYS[6] consumed
+--   KEYS[7] released
+--   KEYS[8] dead
+--   ARGV[1] the caller's mark
 -- Returns how many messages it held that were not consumed.
 --@include settle
-local problem = refuse(KINDS)
+local waiting, leased, messages, history = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local consumed, released, dead = KEYS[6], KEYS[7], KEYS[8]
+local problem = refuse(KEYS[1], ARGV[1], KEYS, KINDS)
 if problem then
   return problem
 end
