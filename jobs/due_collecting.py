@@ -42,9 +42,8 @@ from workstealing.structures.due_index import (
     DueIndex,
     DueKey,
     DueLook,
-    scored,
 )
-from workstealing.structures.layout import LAYOUT_SCRIPTS
+from workstealing.structures.layout import LAYOUT_SCRIPTS, scored
 
 # The most index shards of which a slice takes more keys than a wide look did.
 MOST_DEEPER = KEYS_A_LOOK // KEYS_A_SHARD
@@ -196,7 +195,7 @@ def due_backlog(index: DueIndex, seconds: float, what: str, *, overdue: bool = T
     keys, oldest_ms = 0, 0.0
     for node, shards in index.shards_by_node(layout, budget).items():
         (clock,) = index.twin.call(node, [("TIME",)], budget)
-        now = index.milliseconds(clock)
+        now = index.time_ms(clock)
         commands: list[tuple[Any, ...]] = []
         for shard in shards:
             due = index.names.due(shard)
@@ -240,7 +239,7 @@ def items_backlog(
     items = looked = 0
     for node, shards in index.shards_by_node(layout, budget).items():
         (clock,) = checked(index.twin.call(node, [("TIME",)], budget))
-        until = index.milliseconds(clock) if overdue else "+inf"
+        until = index.time_ms(clock) if overdue else "+inf"
         share = max(1, most // len(shards))
         asked = [
             ("ZRANGEBYSCORE", index.names.due(each), "-inf", until, "LIMIT", 0, share)

@@ -26,6 +26,7 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
+from workstealing.structures.access import MOVING, ON_FLEETS, Access, JobAccess
 from workstealing.structures.carrying import (
     carry_in,
     carry_out,
@@ -84,6 +85,10 @@ class FleetRebalance(DivisibleJob):
     nor counted.
     """
 
+    access = JobAccess(
+        ON_FLEETS,
+        MOVING.plus(Access(keys=(), commands=frozenset({"SCAN", "HSCAN", "ZSCAN", "UNLINK"}))),
+    )
     unit = "keys"
 
     def __init__(

@@ -32,8 +32,9 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import checked, is_elsewhere
 from workstealing.store.scripts import Script
 from workstealing.store.twin import Node
-from workstealing.structures.due_index import DueIndex, DueKey, scored
-from workstealing.structures.layout import ask_server
+from workstealing.structures.access import JobAccess
+from workstealing.structures.due_index import DueIndex, DueKey
+from workstealing.structures.layout import ask_server, scored
 from workstealing.structures.stored import MOST_STORED
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.commands import NATIVE_COMMANDS, HashNames
@@ -80,6 +81,7 @@ class HashFieldExpiry(CollectingJob):
     among more hashes than a slice needs (as in rails/solid_cache).
     """
 
+    access = JobAccess(("volatile hashes",))
     unit = "fields"
 
     def __init__(
@@ -258,7 +260,7 @@ class _FieldCollector(DueCollector):
             clock, deadlines = checked(
                 self._twin.call_keys(keys, [("TIME",), past], Budget(slice.remaining()))
             )
-        now = self._index.milliseconds(clock)
+        now = self._index.time_ms(clock)
         return sum(1 for _, deadline in scored(deadlines) if deadline <= now)
 
     def backlog(self, seconds: float = 5.0, most_hashes: int = 1000) -> Backlog:
@@ -270,7 +272,7 @@ class _FieldCollector(DueCollector):
         hashes, oldest, fields, counted, idle = 0, 0.0, 0, 0, 0
         for node, shards in self._index.shards_by_node(layout, budget).items():
             due = [("ZRANGEBYSCORE", self._names.due(s), "-inf", "+inf") for s in shards]
-            clock = self._index.milliseconds(checked(self._twin.call(node, [("TIME",)], budget))[0])
+            clock = self._index.time_ms(checked(self._twin.call(node, [("TIME",)], budget))[0])
             with self._names.asked():
                 counts = checked(
                     self._twin.call(

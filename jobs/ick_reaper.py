@@ -26,6 +26,7 @@ from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.scripts import load
+from workstealing.structures.access import JobAccess
 from workstealing.structures.ick import AsyncIck, Ick
 from workstealing.structures.ick.members import TIMES_KEPT, history_of
 from workstealing.structures.structure import Structure
@@ -66,6 +67,7 @@ class IckReaper(DivisibleJob):
     many attempts as that takes.
     """
 
+    access = JobAccess(("Ick", "sharded Ick"))
     unit = "reservations"
 
     def __init__(

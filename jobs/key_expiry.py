@@ -20,6 +20,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked, is_elsewhere
 from workstealing.store.scripts import Script
+from workstealing.structures.access import JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.durable_keys import AsyncDurableKeys, DurableKeys
 from workstealing.structures.durable_keys.keys import checked_keys
@@ -41,6 +42,7 @@ class KeyExpiry(CollectingJob):
     Source: seed of Jim Nelson's talk on work stealing at the Internet Archive.
     """
 
+    access = JobAccess(("durable keys",))
     unit = "keys"
 
     def __init__(

@@ -25,6 +25,9 @@ from workstealing.store.scripts import load
 from workstealing.store.twin import Node, Twin
 from workstealing.structures.stored import wrong_type
 
+WALKING = frozenset({"SCAN", "HSCAN", "INFO", "TIME", "HGET", "HGETALL", "DEL"})
+"""The commands of a job that walks the keyspace; its place on each node stands in a hash."""
+
 _FORMS: Mapping[str | type, re.Pattern[bytes]] = {
     "cursor": CURSOR,
     "at": CURSOR,

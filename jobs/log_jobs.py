@@ -21,6 +21,7 @@ from workstealing.recruiting.job import (
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.structures.access import JobAccess
 from workstealing.structures.log.base import LogBase
 
 
@@ -65,6 +66,7 @@ class LogJob(DivisibleJob):
     name if it has no other; `_done`: its work in one word; and `_engines`.
     """
 
+    access = JobAccess(("log",))
     unit = "blocks"
 
     _kind: ClassVar[str]

@@ -21,6 +21,7 @@ from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Skipped
 from workstealing.jobs.adopt_hashes.adopter import Pattern, small_hashes
 from workstealing.jobs.adopt_hashes.job import Adoption, PartWalk, WalkPart
+from workstealing.jobs.adopt_hashes.walk import PLACES
 from workstealing.jobs.backend_moves import (
     NAP_SECONDS,
     change_backend,
@@ -28,6 +29,7 @@ from workstealing.jobs.backend_moves import (
     mark_shards,
     seconds_to_wait,
 )
+from workstealing.jobs.key_walk import WALKING
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
@@ -36,6 +38,7 @@ from workstealing.store.connection import Command, checked
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.paging import BEGINNING
 from workstealing.store.twin import Node
+from workstealing.structures.access import Access, JobAccess
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.namespace import (
@@ -67,6 +70,19 @@ class MigrateToEmulated(DivisibleJob):
     ``migrate_to_emulated.<namespace>``; random: returns a float in [0, 1).
     """
 
+    access = JobAccess(
+        ("volatile hashes",),
+        Access(
+            keys=PLACES,
+            scripts=(
+                *("volatile_hashes/take_back", "volatile_hashes/mark_shard"),
+                *("walk", "layout/change"),
+            ),
+            commands=WALKING | {"GET"},
+            native=frozenset({"HPEXPIRETIME"}),
+        ),
+        native=True,
+    )
     unit = "fields"
 
     def __init__(
@@ -310,7 +326,7 @@ class _HandingBack:
             if fields:
                 ask = ("HPEXPIRETIME", key, "FIELDS", len(fields), *fields)
                 clock, times = self._call(key, slice, ("TIME",), ask)
-                now = self._index.milliseconds(clock)
+                now = self._index.time_ms(clock)
                 for name, at in zip(fields, times or (), strict=False):
                     if at >= 0:
                         yield name, at, now

@@ -40,6 +40,7 @@ from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
 from workstealing.store.twin import Node, Twin
+from workstealing.structures.access import Access, JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.layout import LAYOUT_SCRIPTS, ask_server
 from workstealing.structures.namespace import EMULATED, MIGRATING, NATIVE, Layout
@@ -78,6 +79,15 @@ class MigrateToNative(DivisibleJob):
     ``migrate_to_native.<namespace>``; random: returns a float in [0, 1).
     """
 
+    access = JobAccess(
+        ("volatile hashes",),
+        Access(
+            keys=(),
+            scripts=("volatile_hashes/migrate", "volatile_hashes/mark_shard", "layout"),
+            commands=frozenset({"GET", "HGET", "TIME", "ZCARD"}),
+        ),
+        native=True,
+    )
     unit = "fields"
 
     def __init__(

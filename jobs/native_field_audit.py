@@ -24,6 +24,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.twin import BlockingClient, Node, Twin, twin_of
+from workstealing.structures.access import Access, JobAccess
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.namespace import Layout, read_layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
@@ -77,6 +78,15 @@ class NativeFieldAudit(Job):
     fields of small hashes that were in memory still.
     """
 
+    access = JobAccess(
+        ("volatile hashes",),
+        Access(
+            keys=(),
+            commands=frozenset({"SCAN", "HSCAN", "HLEN", "HMGET", "INFO", "TIME"}),
+            native=frozenset({"HPEXPIRETIME"}),
+        ),
+        native=True,
+    )
     unit = "fields"
 
     def __init__(

@@ -23,6 +23,7 @@ from workstealing.store.budget import Budget
 from workstealing.store.fleet import AnyFleet
 from workstealing.store.operations import Steps
 from workstealing.store.twin import Node
+from workstealing.structures.access import JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, QueueNamespace, ShuffleQueue
 from workstealing.structures.shuffle_queue.deleting import (
@@ -59,6 +60,7 @@ class QueueExpiry(CollectingJob):
     together with the queue's entry in the due index, so the queue is found until then.
     """
 
+    access = JobAccess(("shuffle queues",))
     unit = "keys"
 
     def __init__(

@@ -14,6 +14,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.scripts import load
+from workstealing.structures.access import JobAccess
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.stored import holding_ours
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
@@ -43,6 +44,7 @@ class TrackQueued(Job):
     Source: Jim Nelson's talk on work stealing at the Internet Archive.
     """
 
+    access = JobAccess(("tracked set",))
     unit = "ids"
 
     def __init__(

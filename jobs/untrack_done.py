@@ -14,11 +14,13 @@ from workstealing.clock import Duration, seconds_of
 from workstealing.errors import OutOfTime, Skipped
 from workstealing.jobs.settling import Settled, require_layout, settle
 from workstealing.recruiting.checks import checked_limit
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
+from workstealing.structures.access import JobAccess
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
 from workstealing.structures.tracked_set.drift import draw_tracked, sizes_of
@@ -60,6 +62,7 @@ class UntrackDone(Job):
     generation and the sub-sets; without them, all removals from a busy set would abort.
     """
 
+    access = JobAccess(("tracked set",))
     unit = "ids"
 
     def __init__(
@@ -121,6 +124,7 @@ class UntrackDone(Job):
         self._is_told = True
         slice.measure(HALTED, 1)
         _log.warning("%s", halted(self.tracked.name))
+        ANNOUNCEMENTS.tell("braked", self.name, "its source knew work of none of the last ids")
 
     def _require_trust(self, slice: Slice) -> None:
         """Raise Skipped while the job has paused itself. One round trip then, else none."""
@@ -134,6 +138,7 @@ class UntrackDone(Job):
             (found,) = checked(self.tracked.twin.call_keys((brake,), [("GET", brake)], budget))
             if found is None:
                 self._in_a_row, self._is_told = 0, False
+                ANNOUNCEMENTS.tell("unbraked", self.name, "")
                 return
         raise Skipped(halted(self.tracked.name))
 

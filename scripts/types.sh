@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# mypy --strict over the installed package, and over a user's program written against it. mypy does
-# not follow an editable install into the mapped folders jobs/ and lua/, so the wheel is unpacked
-# and checked. Paths are shown as in the checkout.
+# mypy --strict over the installed package, and mypy and Pyright, both strict, over a user's program
+# written against it. mypy does not follow an editable install into the mapped folders jobs/ and
+# lua/, so the wheel is unpacked and checked. Paths are shown as in the checkout.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -10,7 +10,21 @@ installed=.cache/types
 rm -rf "$installed" .cache/types-wheel
 bash scripts/build_wheel.sh .cache/types-wheel
 .venv/bin/python -m zipfile -e .cache/types-wheel/*.whl "$installed"
+
+# An environment of its own: it brings Node. basedpyright is Pyright in one wheel, and in the mode
+# "strict" it checks what Pyright does; the wheel of Pyright itself downloads a program at its start.
+pyright=.cache/pyright
+stamp=$(cksum constraints.txt pyproject.toml)
+if [ "$(cat "$pyright/stamp" 2> /dev/null)" != "$stamp" ]; then
+    rm -rf "$pyright"
+    .venv/bin/python -m venv --without-pip "$pyright"
+    .venv/bin/python -m pip --python "$pyright/bin/python" install --quiet --no-input \
+        --disable-pip-version-check --constraint constraints.txt --group pyright
+    printf '%s\n' "$stamp" > "$pyright/stamp"
+fi
+
 cd "$installed"
+program=tests/typing/a_users_program.py
 check() {
     "$root/.venv/bin/python" -P -m mypy --config-file "$root/pyproject.toml" \
         --cache-dir "$root/.mypy_cache" "$@" |
@@ -18,4 +32,8 @@ check() {
 }
 
 check -p workstealing "$@"
-check "$root/tests/typing/a_users_program.py" "$@"
+check "$root/$program" "$@"
+printf '{"typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": ["."],
+    "reportUnnecessaryTypeIgnoreComment": true, "include": ["%s"]}' "$root/$program" > pyrightconfig.json
+"$root/$pyright/bin/basedpyright" --pythonpath "$root/.venv/bin/python" --project . |
+    sed "s#$root/##"

@@ -16,8 +16,9 @@ standard library; each name loads its modules at its first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from workstealing.doors import light_door
 
 if TYPE_CHECKING:
     from workstealing import errors
@@ -72,36 +73,21 @@ __all__ = [
     "uninstall",
 ]
 
-_MODULES = {
-    "Aborted": "workstealing.errors",
-    "Adaptive": "workstealing.recruiting",
-    "AsyncFleet": "workstealing.store",
-    "Fleet": "workstealing.store",
-    "Hooks": "workstealing.recruiting",
-    "Job": "workstealing.recruiting",
-    "Outcome": "workstealing.recruiting",
-    "Recruiter": "workstealing.recruiting",
-    "Slice": "workstealing.recruiting",
-    "WorkStealingError": "workstealing.errors",
-    "connect": "workstealing.store",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name at its first use, and keep it: the next use costs nothing extra."""
-    value: Any
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "errors":
-        value = import_module("workstealing.errors")
-    elif name in _MODULES:
-        value = getattr(import_module(_MODULES[name]), name)
-    else:
-        default = import_module("workstealing.recruiting.recruiter").default_recruiter
-        value = default if name == "default_recruiter" else getattr(default, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = light_door(
+        __name__,
+        {
+            "workstealing.errors": "Aborted WorkStealingError",
+            "workstealing.recruiting.adaptive": "Adaptive",
+            "workstealing.recruiting.hooks": "Hooks",
+            "workstealing.recruiting.job": "Job",
+            "workstealing.recruiting.recruiter": "Recruiter default_recruiter",
+            "workstealing.recruiting.recruiter:default_recruiter": (
+                "add_hook enlist enlists explain flush install job pause reraise resume set_rate"
+                " stats uninstall"
+            ),
+            "workstealing.recruiting.slice": "Outcome Slice",
+            "workstealing.store.client": "connect",
+            "workstealing.store.fleet": "AsyncFleet Fleet",
+        },
+    )

@@ -66,3 +66,11 @@ def seconds_of(
             f" {most:g}, or a timedelta"
         )
     return float(seconds)  # type: ignore[arg-type]
+
+
+def milliseconds_of(duration: object, name: str, most: float = LONGEST_SECONDS) -> int:
+    """Return a length of time in whole milliseconds, 1 or more.
+
+    Arguments: as of `seconds_of`; the least is a millisecond. Raises: as `seconds_of`.
+    """
+    return round(1000 * seconds_of(duration, name, 0.001, most))

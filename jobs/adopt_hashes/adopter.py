@@ -21,7 +21,8 @@ from workstealing.store.connection import Command
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.paging import BEGINNING
 from workstealing.store.twin import Node, Twin
-from workstealing.structures.due_index import DueIndex, scored
+from workstealing.structures.due_index import DueIndex
+from workstealing.structures.layout import scored
 from workstealing.structures.namespace import Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.server_faults import LAST_DEADLINE_MS
@@ -299,7 +300,7 @@ class Adopter:
         clock, members, size = current.read(
             ("TIME",), ("ZRANGE", beside, start, start + most - 1, "WITHSCORES"), ("ZCARD", beside)
         )
-        now = self._index.milliseconds(clock)
+        now = self._index.time_ms(clock)
         pairs = scored(members)
         if not pairs:
             return now, [], [], 0
@@ -316,7 +317,7 @@ class Adopter:
     ) -> tuple[int, list[tuple[bytes, int]], bytes]:
         """Return the time, the chosen fields of a page of the hash, and the next cursor."""
         clock, (rest, pairs) = current.read(("TIME",), ("HSCAN", key, start, "COUNT", most))
-        now = self._index.milliseconds(clock)
+        now = self._index.time_ms(clock)
         values = dict(zip(pairs[::2], pairs[1::2], strict=True))
         if not values:
             return now, [], rest

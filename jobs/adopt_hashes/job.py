@@ -24,8 +24,8 @@ from workstealing.jobs.adopt_hashes.adopter import (
     Pattern,
     full,
 )
-from workstealing.jobs.adopt_hashes.walk import AdoptionReport, Serves, Walk, WalkPlace
-from workstealing.jobs.key_walk import KeyShare, move_place, read_place
+from workstealing.jobs.adopt_hashes.walk import PLACES, AdoptionReport, Serves, Walk, WalkPlace
+from workstealing.jobs.key_walk import WALKING, KeyShare, move_place, read_place
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import (
     Backlog,
@@ -42,6 +42,7 @@ from workstealing.store.keys import to_bytes
 from workstealing.store.paging import BEGINNING
 from workstealing.store.scripts import load
 from workstealing.store.twin import Node
+from workstealing.structures.access import ATTEMPT, Access, JobAccess
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.namespace import Layout
@@ -80,6 +81,17 @@ class AdoptHashes(DivisibleJob):
     Internet Archive. Raises: ConfigurationError for arguments that do not fit together.
     """
 
+    access = JobAccess(
+        ("volatile hashes",),
+        Access(
+            keys=PLACES,
+            scripts=("volatile_hashes/adopt", "walk"),
+            commands=ATTEMPT
+            | WALKING
+            | {"EXISTS", "HEXISTS", "HLEN", "ZCARD", "ZMSCORE", "ZRANGE", "ZREM"},
+            native=frozenset({"HPEXPIREAT", "HPEXPIRETIME"}),
+        ),
+    )
     unit = "fields"
 
     def __init__(

@@ -18,6 +18,9 @@ from workstealing.structures.namespace import Layout
 KEYS_A_PAGE, PAGES_A_SLICE = 100, 10
 EXAMPLES = 5
 
+PLACES = ("ws:NAME:adopt:*",)
+"""The form of the keys where the walks of all processes have their places."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdoptionExample:

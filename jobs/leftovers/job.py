@@ -16,7 +16,7 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
-from workstealing.jobs.key_walk import KeyShare, move_place, read_place
+from workstealing.jobs.key_walk import WALKING, KeyShare, move_place, read_place
 from workstealing.jobs.leftovers.judging import Judging, parts_of
 from workstealing.jobs.leftovers.removing import Keeping, Removed, Remover, SideKeys
 from workstealing.jobs.leftovers.rule import (
@@ -41,8 +41,25 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.keys import key_slot
 from workstealing.store.twin import Node, Twin, twin_of
+from workstealing.structures.access import ALWAYS, ATTEMPT, Access, JobAccess
 
 _log = logging.getLogger("workstealing.jobs")
+
+OF_RULES = Access(
+    keys=("{*}:ws:leftovers:NAME:*",),
+    scripts=("leftovers", "walk"),
+    # Scripts are told by the rules which of these they send; a rule may read by others, too.
+    commands=ALWAYS
+    | ATTEMPT
+    | WALKING
+    | {"SSCAN", "ZSCAN", "GET", "SET", "EXPIRE", "PEXPIRE", "PTTL", "XADD", "XTRIM", "XRANGE"}
+    | {"XREVRANGE", "XDEL", "DUMP", "RESTORE", "UNLINK", "SREM", "ZREM", "HDEL", "LREM", "SADD"}
+    | {"ZADD", "HSET", "MEMORY|USAGE", "EXISTS", "TYPE", "HLEN", "HEXISTS", "HMGET", "LLEN"}
+    | {"LINDEX", "LRANGE", "SISMEMBER", "SCARD", "ZSCORE", "ZRANGE", "ZCARD", "STRLEN", "XLEN"}
+    | {"ZCOUNT", "XPENDING", "XINFO|GROUPS", "XINFO|CONSUMERS", "XINFO|STREAM"},
+    users_keys=True,
+)
+"""The rights of a job of rules, on the keys of the other program."""
 
 PAGES_A_SLICE = 3
 # After a lap that found nothing, the next one begins so many seconds later for each of its pages: a
@@ -75,6 +92,8 @@ class Leftovers(DivisibleJob):
 
     Raises: ConfigurationError for arguments that do not fit together.
     """
+
+    access = JobAccess(more=OF_RULES)
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from workstealing.recruiting.job import (
 )
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
+from workstealing.structures.access import JobAccess
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import LEGACY
 
@@ -60,6 +61,8 @@ class ShuffleQueueReaper(DivisibleJob):
 
     Source: seed of replicate's shuffle queues, which never recover anything.
     """
+
+    access = JobAccess(("shuffle queue",))
 
     def __init__(
         self,

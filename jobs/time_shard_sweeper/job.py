@@ -16,6 +16,7 @@ from workstealing.recruiting.checks import checked_attempts, checked_limit
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import TIMEOUT_SECONDS
+from workstealing.structures.access import JobAccess
 from workstealing.structures.time_shard_queue import AsyncTimeShardQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIET_ONE
 
@@ -46,6 +47,7 @@ class TimeShardSweeper(Job):
     finds no work, that one is all.
     """
 
+    access = JobAccess(("time shard queue",))
     unit = "messages"
 
     def __init__(

@@ -328,6 +328,25 @@ def test_the_first_screen_of_a_phone_holds_the_alarms_and_a_chart(
     assert page.locator("#verdict").text_content() == "2 alarms"
 
 
+def test_an_alarm_links_to_the_runbook_and_keeps_the_keyboards_focus(
+    serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
+) -> None:
+    write_hour(client, {"sweep": {"failed": 30}}, minutes=30)
+    book = "https://wiki.example.org/runbook"
+    app = make_app(never_recruiter, client, token=TOKEN, runbook=book, streams=quick())
+    page = open_page(serve(app), TOKEN)
+    page.wait_for_selector(".light.live")
+    link = page.locator("#alarms a").first
+    assert link.get_attribute("href") == f"{book}#workstealingmanyfailures"
+    page.wait_for_timeout(500)
+    link.focus()
+    # A second job fails: the alarm's sentence changes while the link has the focus.
+    write_hour(client, {"tidy": {"failed": 30}}, minutes=30)
+    page.get_by_text("2 jobs alike").wait_for()
+    focused = "document.activeElement.getAttribute('href')"
+    assert page.evaluate(focused) == f"{book}#workstealingmanyfailures"
+
+
 def test_a_heading_explains_itself_with_the_keyboards_focus(
     serve: Serve, open_page: Open, never_recruiter: Recruiter, client: Any
 ) -> None:
@@ -366,7 +385,7 @@ def test_a_phone_needs_no_scrolling_sideways(
     for summary in page.locator("#jobs summary").all()[:3]:
         summary.click()
     assert width_of(page) == 375
-    for summary in page.locator(".more > summary, .meanings > summary").all():
+    for summary in page.locator(":is(.more, .meanings) > summary:visible").all():
         summary.click()
     assert width_of(page) == 375
     # Each figure has its label where the table's head is hidden.

@@ -61,6 +61,37 @@ def test_an_application_gets_one_line_for_all(command: Any, app_module: MakeApp)
     assert [each["kind"] for each in said["structures"]] == ["volatile hashes", "Ick", "ledger"]
 
 
+OWN_JOB = """
+    from workstealing import Job, Recruiter
+    from workstealing.structures.access import ALWAYS, Access, JobAccess
+
+    class DropDrafts(Job):
+        name = "drop_drafts"
+        access = JobAccess(more=Access(keys=("drafts:NAME",), commands=ALWAYS | {"ZPOPMIN"}))
+
+        def perform(self, slice):
+            return 0
+
+    class Keypad(Job):
+        name, access = "keypad", "by a code"
+
+        def perform(self, slice):
+            return 0
+
+    recruiter = Recruiter()
+    recruiter.install(DropDrafts(), rate=0.1)
+    recruiter.install(Keypad(), rate=0.1)
+"""
+
+
+def test_a_job_of_ones_own_says_its_rights(command: Any, app_module: MakeApp) -> None:
+    line = command("acl", "--app", app_module(OWN_JOB))
+    assert " ~drafts:drop_drafts " in line
+    assert " +zpopmin" in line
+    assert "drop_drafts" not in command.err
+    assert "job keypad names no structure: add what it needs" in command.err
+
+
 def test_all_keys_are_told_of(command: Any) -> None:
     line = command("acl", "--structure", "durable_keys", "--name", "locks")
     assert " ~* " in line

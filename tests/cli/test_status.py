@@ -23,7 +23,7 @@ from support.servers import RedisCluster3, RedisServer
 from support.terminals import on_terminal
 from workstealing.cli import status, top
 from workstealing.cli.arguments import parse
-from workstealing.dashboard.next_steps import AWAY, then
+from workstealing.dashboard.next_steps import AWAY, DENIED, then
 from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings
@@ -231,6 +231,42 @@ def test_a_job_is_explained_by_the_fleets_figures(
     assert "expiry has not run lately:\n- it is paused in the whole fleet" in text
     assert "\x1b" not in text
     assert "no job 'sweep \\x1b[31m' is installed in this process" in text
+
+
+def test_a_strangers_new_line_makes_no_sentence(command: Any, redis7: RedisServer) -> None:
+    report(redis7)
+    forged = "ann\n- it keeps up with its garbage"
+    SharedSettings(redis7.client(), user=forged).pause("sweep \x1b[31m")
+    text = command("explain", "--url", redis7.url)
+    assert "\n- it keeps up" not in text
+    assert "ann\\n- it keeps up" in text
+
+
+def test_an_explanation_without_figures_claims_no_minute(command: Any, app_module: MakeApp) -> None:
+    name = app_module("""
+    from workstealing import Recruiter
+    recruiter = Recruiter()
+    recruiter.job(rate=0.1, name="tidy")(lambda slice: 0)
+    """)
+    text = command("explain", "--app", name, status=1)
+    assert "nobody has enlisted in this process in the last 1 s" in text
+
+
+def test_a_refusal_is_said_with_the_next_step(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    client = redis7.client()
+    client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "+@all", "~shop:*")
+    try:
+        url = redis7.url.replace("://", "://shop:secret@", 1)
+        text = command("status", "--url", url, status=1)
+        (line,) = [each for each in text.splitlines() if each.startswith("! ")]
+        assert line.startswith("! the ledger could not be asked: NoPermissionError: ")
+        assert line.endswith(then(DENIED))
+        name = app_module(APP.format(url=url))
+        assert "lately: the ledger cannot be read" in command("explain", "--app", name, status=1)
+    finally:
+        client.acl_deluser("shop")
 
 
 def test_a_job_that_nobody_knows_is_explained(command: Any, redis7: RedisServer) -> None:

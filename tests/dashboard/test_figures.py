@@ -344,11 +344,17 @@ def test_a_job_that_only_fails_is_red_by_what_it_raised() -> None:
     )
     first, second = shown.problems
     assert first == (
-        "does not keep up: nothing has worked for 59 min: 600 of 600 slices failed,"
+        "does not keep up: nothing has worked for at least 58 min: 600 of 600 slices failed,"
         " NoPermissionError, 1,800 recruits were skipped, last on web-1 at"
         f" {time_of_day(NOW)}{then(DENIED)}"
     )
     assert second == "100% of its slices failed (NoPermissionError last)"
+
+
+def test_a_job_that_failed_seconds_ago_has_not_failed_for_a_minute() -> None:
+    found = minutes(60, recruited=10, worked=10, rate=0.01, oldest_seconds=1.0)
+    found[-1].jobs["tidy"] = JobMinute(recruited=6, failed=6, rate=0.01)
+    assert figures(found).why == "6 of 6 slices failed"
 
 
 def test_shares_are_of_performed_slices() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
 
@@ -21,11 +22,21 @@ from workstealing.dashboard.figures import (
     window,
 )
 from workstealing.dashboard.fleet_state import fleet_state
-from workstealing.dashboard.next_steps import AWAY, FULL, SHORT_LIVED, STEPS, then
+from workstealing.dashboard.next_steps import (
+    AWAY,
+    DENIED,
+    FULL,
+    SHORT_LIVED,
+    SILENT,
+    STEPS,
+    WAY,
+    then,
+)
 from workstealing.dashboard.presenting import page
 from workstealing.dashboard.queries import Queries, Snapshot
-from workstealing.dashboard.refusals import refusal_of, server_of_client
+from workstealing.dashboard.refusals import Refusals, refusal_of, server_of_client
 from workstealing.dashboard.watched import Watched
+from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import (
     Away,
     JobMinute,
@@ -35,6 +46,7 @@ from workstealing.metrics.minutes import (
     parsed_processes,
     process_text,
 )
+from workstealing.recruiting import FunctionJob, Recruiter
 from workstealing.recruiting.explaining import explain
 from workstealing.recruiting.health import Verdict
 
@@ -240,7 +252,81 @@ def test_a_ledger_that_is_away_leaves_its_last_figures_as_old_ones() -> None:
     fleet.fail(NoPermissionError("this user has no permissions"))
     seen = fleet.seen()
     assert seen.old_seconds is not None
-    assert seen.troubles[0] == "the ledger could not be asked: NoPermissionError"
+    # One cause is one line, and says what to do.
+    assert seen.troubles == [f"the ledger could not be asked: NoPermissionError{then(DENIED)}"]
+
+
+def test_a_ledger_that_refuses_has_answered() -> None:
+    fleet = Fleet()
+    fleet.fail(NoPermissionError("this user has no permissions"))
+    seen = fleet.seen()
+    assert headline(seen).startswith("the ledger could not be read: these figures are of this")
+    assert page(seen, "default", "viewer")["source"] == "this process only: the ledger is not read"
+    fleet.fail(RedisConnectionError("refused"))
+    assert headline(fleet.seen()).startswith("the ledger did not answer: these figures are of this")
+
+
+def test_while_the_ledger_is_away_its_last_figures_grow_no_older() -> None:
+    """Nobody knows whether a slice runs on, or a server is still out of reach."""
+    running, away = Running("tidy", NOW - 40.0), [Away(SHOP, NOW - 50.0, ["sweep"], 3)]
+    fleet = Fleet(process(1, running=running), process(2, away=away))
+    fleet.seen()
+    fleet.fail(RedisConnectionError("refused"))
+    fleet.now += 600.0
+    seen = fleet.seen()
+    assert seen.state.stuck[0].seconds == 40.0
+    assert [each for each in seen.warnings if "has not been reached for 50 s" in each]
+
+
+def test_a_ledger_that_was_emptied_is_known_to_have_had_figures() -> None:
+    fleet = Fleet(process(1), process(2))
+    fleet.seen()
+    fleet.minutes, fleet.reported, fleet.now = [], [], NOW + 40.0
+    line = (
+        "the ledger at 10.0.0.1:6379 has no figures any more: 2 processes had reported by"
+        f" 14:47:28 UTC, and none has since: was the server emptied?{then(SILENT)}"
+    )
+    seen = fleet.seen()
+    assert (complaints(seen), page(seen, "default", "viewer")["light"]) == ([line], "bad")
+    # An hour later all that it had has ended by itself.
+    fleet.now = NOW + 3600.0
+    assert complaints(fleet.seen()) == []
+
+
+def test_silent_processes_among_others_are_named() -> None:
+    fleet = Fleet(process(1), process(2, 65.0), process(3, 70.0))
+    seen = fleet.seen()
+    line = (
+        "2 processes on web-1 are silent, the last report came at 14:46:25 UTC: 2, 3; they were"
+        f" killed, hang or have no way to the ledger{then(SILENT)}"
+    )
+    # A deployment may kill them on purpose: no alarm.
+    assert (seen.notes, complaints(seen), is_well(seen)) == ([line], [], True)
+    assert f"\n\n{line}\n" in f"{as_text(seen)}\n"
+    assert line in page(seen, "default", "viewer")["processes"]["text"]
+    fleet.refusal = "the server is full: OutOfMemory"
+    (alarm,) = complaints(fleet.seen())
+    assert alarm == (
+        "2 processes on web-1 are silent, the last report came at 14:46:25 UTC: 2, 3: the server is"
+        " full: OutOfMemory"
+    )
+
+
+def test_a_ledger_that_nobody_has_reached_says_why_if_it_is_known() -> None:
+    fleet = Fleet()
+    fleet.minutes = []
+    assert complaints(fleet.seen()) == []
+    fleet.refusal = "the server is full: OutOfMemory"
+    assert complaints(fleet.seen()) == [
+        "no process has reported to the ledger: the server is full: OutOfMemory"
+    ]
+
+
+def test_a_server_that_answers_here_is_not_to_be_started() -> None:
+    fleet = Fleet(process(1, away=[Away(SHOP, NOW - 40.0, ["tidy"], 3)]))
+    fleet.watched = [Watched("tidy", "volatile hashes", lambda: 3, job="tidy", server=SHOP)]
+    (line,) = complaints(fleet.seen())
+    assert line.endswith(f"; its job rests: tidy; it answers from here{then(WAY)}")
 
 
 def test_a_silent_fleet_is_said_with_its_reason() -> None:
@@ -272,6 +358,39 @@ def test_a_full_server_says_so(start_redis: Any) -> None:
     assert said.endswith("noeviction) and refuses reports: OutOfMemory" + then(FULL))
 
 
+def test_a_user_whose_reports_are_refused_is_named(start_redis: Any) -> None:
+    server = start_redis(7)
+    client = server.client()
+    rule = ("on", ">secret", "+@all", "resetkeys")
+    client.execute_command("ACL", "SETUSER", "shop", *rule, "~shop:*")
+    url = server.url.replace("://", "://shop:secret@", 1)
+    recruiter = Recruiter()
+    recruiter.install(FunctionJob(lambda slice: 0, name="tidy"), rate=0.5)
+    ledger = Ledger(redis.Redis.from_url(url), "shop")
+    recruiter.add_hook(ledger)
+    ledger.on_enlisted(600)
+    assert ledger.flush(5.0) is False
+    # Other refusals are none of the ledger's, and another ledger's is none of this one.
+    with pytest.raises(NoPermissionError):
+        redis.Redis.from_url(url).get("another")
+    assert refusal_of(client, "sho") is None
+    said = refusal_of(client, "shop")
+    assert said is not None
+    found = re.fullmatch(
+        rf"the server {server_of_client(client)} refuses keys of this ledger to the user shop, last"
+        rf" \d+ s ago, to 127\.0\.0\.1{re.escape(then(DENIED))}",
+        said,
+    )
+    assert found is not None, said
+    # Whoever may not ask for it knows nothing, and asks once, because that is a refusal, too.
+    client.execute_command("ACL", "SETUSER", "page", *rule, "~*", "-acl")
+    asking = Refusals(redis.Redis.from_url(url.replace("shop:", "page:")), "shop")
+    assert (asking(), asking()) == (None, None)
+    logged = [each for each in client.acl_log() if each["username"] in ("page", b"page")]
+    assert [int(each["count"]) for each in logged] == [1]
+    ledger.close()
+
+
 def test_a_minutes_edge_shows_no_plunge() -> None:
     """Four processes report every ten seconds: at :04 one of them has."""
     fleet = Fleet(*(process(pid) for pid in range(4)))
@@ -300,6 +419,21 @@ def test_counts_that_waited_are_of_the_time_that_they_cover() -> None:
     assert sum(slot.enlisted for slot in slots[recent_of(slots)] if slot) / covered == (
         pytest.approx(118_000 / 420)
     )
+
+
+def test_the_callers_of_a_young_fleet_are_of_its_own_time() -> None:
+    fleet = Fleet(process(1))
+    job = JobMinute(worked=3, recruited=3, rate=0.01)
+    fleet.minutes = [
+        Minute(PRESENT - 60, 200, 1, {"tidy": job}, covered=10.0),
+        Minute(PRESENT, 600, 1, {"tidy": job}, covered=30.0),
+    ]
+    assert "800 callers enlisted in the fleet in the last 40 s, 20 a second" in explained(
+        fleet.seen()
+    )
+    # Nobody has come for minutes: they count, too.
+    fleet.minutes = [Minute(PRESENT - 600, 200, 1, {"tidy": job}, covered=10.0)]
+    assert explained(fleet.seen())[0].startswith("200 callers enlisted in the fleet in the last 10")
 
 
 def test_expected_recruits_are_of_the_processes_that_have_the_job() -> None:

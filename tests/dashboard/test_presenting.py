@@ -133,6 +133,7 @@ def test_caches_the_busiest_first_and_a_bounded_number() -> None:
         "misses": "3",
         "waits": "1",
         "computations": "2",
+        "failures": "0",
         "took": "250 ms",
         "uncached": "0",
     }

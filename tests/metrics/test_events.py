@@ -18,13 +18,21 @@ from workstealing.metrics import ledger as ledgers
 from workstealing.metrics.events import (
     EventTeller,
     FleetEvent,
+    SilenceTeller,
     noting,
     read_events,
     this_host,
     this_user,
 )
-from workstealing.metrics.ledger import Ledger
-from workstealing.metrics.minutes import events_key, settings_key
+from workstealing.metrics.ledger import Ledger, processes
+from workstealing.metrics.minutes import (
+    Process,
+    events_key,
+    namespace_of,
+    process_text,
+    processes_key,
+    settings_key,
+)
 from workstealing.metrics.shared_settings import Setting, SharedSettings
 from workstealing.recruiting import Slice
 from workstealing.recruiting.hooks import ANNOUNCEMENTS, Announcement
@@ -349,6 +357,59 @@ def test_a_ledgers_reports_tell_of_its_process(any_server: AnyServer) -> None:
     assert ledger.flush(PATIENCE)
     ledger.close(PATIENCE)
     assert [each.kind for each in read_events(client)] == ["went", "emptied"]
+
+
+@pytest.mark.contract
+def test_a_killed_process_is_told_by_another_one_once(any_server: AnyServer) -> None:
+    client = any_server.client()
+    now = client.time()[0]
+    hashes = VolatileHashes(client, namespace=namespace_of("default"))
+    fresh = Process("web-9", 9, "1.0", now - 900, now + 600, 30.0)
+    for each in (*(_killed(pid, now) for pid in range(7)), fresh):
+        hashes.hsetex(
+            processes_key("default"),
+            mapping={f"{each.host}:{each.pid}:0": process_text(each)},
+            ex=600,
+        )
+    fleet = [Ledger(client), Ledger(client)]
+    for ledger in fleet * 4:
+        ledger.on_enlisted(1)
+        assert ledger.flush(PATIENCE)
+    for ledger in fleet:
+        ledger.close(PATIENCE)
+    (told,) = [each for each in read_events(client) if each.kind == "fell_silent"]
+    named = "; ".join(f"web-1, process {pid}" for pid in range(5))
+    assert told.sentence == (
+        "7 processes of release 0.9 fell silent, killed or held up, without taking leave:"
+        f" {named} and 2 more"
+    )
+    # Their last report counts, not the moment at which it was noticed.
+    assert abs(told.at - (now - 100)) < 60
+    assert told.count == 1
+    # The marks are no processes.
+    hosts = [each.host for each in processes(client)]
+    assert (hosts.count("web-1"), hosts.count("web-9")) == (7, 1)
+    assert len(hosts) <= 10
+
+
+def _killed(pid: int, now: float) -> Process:
+    return Process("web-1", pid, "0.9", now - 900, now - 100, 30.0)
+
+
+def test_a_large_fleets_processes_look_less_often() -> None:
+    teller = SilenceTeller("default", lambda *_: None)
+    looks, now = 0, 1_000_000.0
+    fields = {
+        f"web:{pid}:0": process_text(Process("web", pid, "1.0", now, now + 1e5, 30.0))
+        for pid in range(600)
+    }
+    for _ in range(1000):
+        now += 10.0
+        for asked in teller.ask(now):
+            looks += asked[0] == "HGETALL"
+            teller.hear([fields], now, now)
+    # 600 processes look about once in 50 minutes each, the fleet twelve times a minute.
+    assert 2 <= looks <= 9
 
 
 def test_every_kind_has_a_sentence() -> None:

@@ -21,12 +21,15 @@ from workstealing.recruiting.breakers import Breaker
 from workstealing.recruiting.health import (
     ERRORS_NAMED,
     Findings,
+    Tally,
     Verdict,
     error_name,
     judge,
 )
-from workstealing.recruiting.slice import FLIGHT
+from workstealing.recruiting.slice import FLIGHT, Report
 from workstealing.testing import ManualClock, always
+
+LEAST = "nothing has worked for at least"
 
 
 def minutes(*ages: float | None, full: int | None = None, **counts: int) -> list[Findings]:
@@ -162,17 +165,20 @@ class TestComingToNothing:
             ([Findings(0.0, Counter(failed=400))], "400 of 400 slices failed, No"),
             (
                 failing(out_of_time=2),
-                "nothing has worked for 9 min: 20 of 20 slices were out of time",
+                f"{LEAST} 9 min: 20 of 20 slices were out of time",
             ),
             (
                 failing(failed=1, out_of_time=1),
-                "nothing has worked for 9 min: of 20 slices 10 failed and 10 out of time, No",
+                f"{LEAST} 9 min: of 20 slices 10 failed and 10 out of time, No",
             ),
             (
                 [*minutes(1.0, 1.0), *failing(failed=1, skipped=4)[2:]],
-                "nothing has worked for 8 min: 8 of 8 slices failed, No, 32 recruits were skipped",
+                f"{LEAST} 8 min: 8 of 8 slices failed, No, 32 recruits were skipped",
             ),
-            (failing(skipped=30), "nothing has worked for 9 min: 300 recruits were skipped"),
+            (
+                failing(skipped=30),
+                f"{LEAST} 9 min: 300 recruits were skipped",
+            ),
             # Some still work.
             (failing(worked=1, failed=9), "18 of 20 slices failed, No"),
             (
@@ -190,6 +196,21 @@ class TestComingToNothing:
     )
     def test_a_few_faults_are_no_verdict(self, counts: dict[str, int]) -> None:
         assert judge([Findings(0.0, Counter(counts))], 0.0).keeps_up is None
+
+    def test_the_time_without_a_result_begins_where_the_last_one_may_have_been(self) -> None:
+        good = Findings(0.0, Counter(worked=30), until=60.0)
+        bad = [Findings(60.0 * each, Counter(failed=6)) for each in range(1, 5)]
+        assert judge([good, *bad[:1]], 60.0).why == "6 of 6 slices failed"
+        assert judge([good, *bad], 240.0).why.startswith("nothing has worked for at least 3 min:")
+
+    def test_a_process_knows_when_its_last_slice_worked(self) -> None:
+        tally = Tally()
+        for second in range(29):
+            tally.add(float(second), Report(Outcome.WORKED, 1, 5, 0.001, 0.01, None, 0))
+        for second in range(29, 80):
+            tally.add(float(second), Report(Outcome.FAILED, 0, 5, 0.001, 0.01, None, 0))
+        assert tally.verdict(87.0).why == "50 of 50 slices failed"
+        assert tally.verdict(88.0).why.startswith("nothing has worked for at least 60 s: 50 of 50")
 
     def test_a_job_that_works_again_is_not_held_to_what_was(self) -> None:
         spans = [*failing(failed=50)[:5], *minutes(*[1.0] * 10)[5:]]
@@ -284,7 +305,8 @@ class TestInAProcess:
         assert FLIGHT.holder() is None
         assert recruiter.stats()["jobs"]["stuck"]["running_seconds"] is None
         assert figures["keeps_up"] is False
-        assert figures["why"].startswith("nothing has worked for 6 min: 400 recruits were skipped")
+        said = "nothing has worked for at least 6 min: 400 recruits were skipped"
+        assert figures["why"].startswith(said)
 
     def test_a_paused_job_is_not_judged(self) -> None:
         recruiter = always(clock=ManualClock())

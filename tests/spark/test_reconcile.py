@@ -14,6 +14,7 @@ from support.postgres import PostgresServer
 from support.servers import RedisServer
 from support.sweep_jobs import client_of, tracked_set
 from workstealing.errors import ConfigurationError, LayoutError, TooManyRemovals
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.spark import reconcile
 from workstealing.spark.reconciling import Reconciled
 from workstealing.structures import TrackedSet
@@ -157,8 +158,11 @@ def test_a_wrong_table_is_stopped_before_the_first_removal(
         (100, 1_000, {"max_removed": 0.0999}),
         (1, 1_000, {"max_removed": 0}),
     ]:
+        heard, _ = ANNOUNCEMENTS.since(0)
         with pytest.raises(TooManyRemovals, match="so nothing was changed: see whether it is"):
             compare(low, high, **options)
+        _, (told,) = ANNOUNCEMENTS.since(heard)
+        assert told[:2] == ("braked", "a reconcile by Spark")
         assert tracked.count() == 1_000
         assert all(tracked.are_tracked(range(1_000)))
     with pytest.raises(TooManyRemovals, match=r"lacks 1,000 of 1,000 .* and has 0 ids itself; .*"):

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from support.acl import say_line
+from support.acl import JOBS, say_line
 from support.servers import RedisServer
-from workstealing.structures.access import JOBS, access_by_kind, rule
+from workstealing.structures.access import access_by_kind, rule
 
 ACCESS = access_by_kind()
 TESTS = Path(__file__).resolve().parents[1]

@@ -24,19 +24,28 @@ import redis.asyncio
 from redis.connection import Connection
 
 from support.servers import BUSY, RedisServer
-from workstealing import structures
+from workstealing import jobs, structures
+from workstealing.jobs import Leftovers
 from workstealing.metrics.minutes import LEDGER
 from workstealing.store.opening import BoundedTcp
 from workstealing.structures.access import (
     CONNECTION,
     CONTAINERS,
     EXPIRING,
-    JOBS,
+    JobAccess,
     access_by_kind,
+    job_access,
     names_of,
     rule,
 )
 from workstealing.structures.structure import Structure
+
+JOBS: dict[str, JobAccess] = {
+    name: declared
+    for name, each in ((name, getattr(jobs, name)) for name in jobs.__all__)
+    if (declared := job_access(each)) and (each is Leftovers or not issubclass(each, Leftovers))
+}
+"""The rights of each public job by its name; those of all jobs of rules are one."""
 
 USER, PASSWORD = "least", "privilege"
 USERS_KEYS = ("[^w{]*", "w[^s]*", "{", "{}*", "{*}[^:]*", "{*}:[^w]*", "{*}:w[^s]*", "{*}", "")
@@ -114,20 +123,20 @@ class Restricting:
         self.kinds = {each.replace("_", " ") for each in wanted - {"native", *JOBS}}
         known = {**access_by_kind(), "ledger": LEDGER}
         self.access = [known[each] for each in self.kinds]
-        jobs = wanted & set(JOBS)
+        of_jobs = wanted & set(JOBS)
         plain = frozenset().union(
-            *(each.allowed(native=self.is_native and bool(jobs)) for each in self.access)
+            *(each.allowed(native=self.is_native and bool(of_jobs)) for each in self.access)
         )
         if self.kinds == {"ledger"}:
             # Other tests run its expiry job, and counters that are no numbers.
             plain = EXPIRING | {"HGET"}
-        self.more = [more for each in jobs if (more := JOBS[each].more)]
+        self.more = [more for each in of_jobs if (more := JOBS[each].more)]
         self.access += self.more
         self.allowed = frozenset().union(
             *(each.allowed(native=self.is_native) for each in self.access)
         )
         # The plain rule of a structure has a run of its own.
-        is_plain = not jobs and not self.is_native and self.kinds != {"ledger"}
+        is_plain = not of_jobs and not self.is_native and self.kinds != {"ledger"}
         self.judged = (self.allowed if is_plain else self.allowed - plain) - CONNECTION
         # Tests queue commands of an application's own on a structure's pipeline. Users' keys are
         # all but those of the forms of our own.

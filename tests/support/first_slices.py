@@ -1,6 +1,7 @@
 """Fresh processes in which a job does its first slice, and what that slice had to load.
 
-`GARBAGE` fills a server for each ready-made job; `first_slice` is what the fresh process runs.
+`GARBAGE` fills a server for each ready-made job; `first_slice` is what the fresh process runs. It
+names the jobs and the structures by their packages, so a process loads those of its own job alone.
 """
 
 from __future__ import annotations
@@ -14,33 +15,8 @@ from typing import Any
 import redis
 
 from support.table_source import TableSource
-from workstealing import Outcome, Recruiter
-from workstealing.jobs import (
-    AdoptHashes,
-    HashFieldExpiry,
-    IckReaper,
-    KeyExpiry,
-    LogCompactor,
-    LogTrimmer,
-    MigrateToEmulated,
-    MigrateToNative,
-    QueueExpiry,
-    ShuffleQueueReaper,
-    TimeShardSweeper,
-    TrackQueued,
-    UntrackDone,
-)
+from workstealing import Outcome, Recruiter, jobs, structures
 from workstealing.recruiting.job import Job
-from workstealing.structures import (
-    DurableKeys,
-    Ick,
-    Log,
-    RedisStore,
-    ShuffleQueue,
-    TimeShardQueue,
-    TrackedSet,
-    VolatileHashes,
-)
 
 AGO_MS = -3_600_000
 WORK = [f"w{number}" for number in range(20)]
@@ -59,27 +35,29 @@ class _Wall:
         return self._seconds
 
 
-def _hashes(client: Any, ago_ms: int = 0) -> VolatileHashes:
-    return VolatileHashes(client, "first", backend="emulated", clock_shift_ms=ago_ms)
+def _hashes(client: Any, ago_ms: int = 0) -> structures.VolatileHashes:
+    return structures.VolatileHashes(client, "first", backend="emulated", clock_shift_ms=ago_ms)
 
 
-def _queue(client: Any) -> ShuffleQueue:
-    return ShuffleQueue(client, "first", streams=1, streams_per_tenant=1)
+def _queue(client: Any) -> structures.ShuffleQueue:
+    return structures.ShuffleQueue(client, "first", streams=1, streams_per_tenant=1)
 
 
-def _time_shards(client: Any, period: int) -> TimeShardQueue:
-    return TimeShardQueue(RedisStore(client), "first", 6, PERIOD_S, clock=_Wall(period))
+def _time_shards(client: Any, period: int) -> structures.TimeShardQueue:
+    return structures.TimeShardQueue(
+        structures.RedisStore(client), "first", 6, PERIOD_S, clock=_Wall(period)
+    )
 
 
-def _log(client: Any) -> Log:
-    return Log(client, "first", 4)
+def _log(client: Any) -> structures.Log:
+    return structures.Log(client, "first", 4)
 
 
-def _tracked(client: Any, work: list[str]) -> TrackedSet:
-    return TrackedSet(client, "first", TableSource(work), sub_sets=1)
+def _tracked(client: Any, work: list[str]) -> structures.TrackedSet:
+    return structures.TrackedSet(client, "first", TableSource(work), sub_sets=1)
 
 
-def _fill_queue(client: Any) -> ShuffleQueue:
+def _fill_queue(client: Any) -> structures.ShuffleQueue:
     queue = _queue(client)
     queue.write("tenant", {"n": 1})
     assert queue.read("group", "dead consumer") is not None
@@ -100,15 +78,22 @@ def _fill_time_shards(client: Any) -> None:
 
 
 def _begin_the_way_back(client: Any) -> None:
-    VolatileHashes(client, "first", backend="native").hsetex("h", mapping={"f": 1}, ex=1000)
+    structures.VolatileHashes(client, "first", backend="native").hsetex(
+        "h", mapping={"f": 1}, ex=1000
+    )
     # Every process has noticed long ago.
     client.hset("ws:first:layout", mapping={"backend": "returning", "since": 0})
 
 
 GARBAGE: dict[str, Callable[[Any], Any]] = {
     "hash_field_expiry": lambda c: _hashes(c, AGO_MS).hsetex("h", mapping={"f": 1}, ex=1),
-    "key_expiry": lambda c: DurableKeys(c, "first", clock_shift_ms=AGO_MS).set("k", "v", ex=1),
-    "ick_reaper": lambda c: (Ick(c, "first").add({"m": 1}), Ick(c, "first").reserve(1)),
+    "key_expiry": lambda c: structures.DurableKeys(c, "first", clock_shift_ms=AGO_MS).set(
+        "k", "v", ex=1
+    ),
+    "ick_reaper": lambda c: (
+        structures.Ick(c, "first").add({"m": 1}),
+        structures.Ick(c, "first").reserve(1),
+    ),
     "shuffle_queue_reaper": _fill_queue,
     "queue_expiry": _fill_expired_queue,
     "time_shard_sweeper": _fill_time_shards,
@@ -122,21 +107,23 @@ GARBAGE: dict[str, Callable[[Any], Any]] = {
 }
 
 JOBS: dict[str, Callable[[Any], Job]] = {
-    "hash_field_expiry": lambda c: HashFieldExpiry(_hashes(c)),
-    "key_expiry": lambda c: KeyExpiry(DurableKeys(c, "first")),
-    "ick_reaper": lambda c: IckReaper(Ick(c, "first"), 0.001),
-    "shuffle_queue_reaper": lambda c: ShuffleQueueReaper(
+    "hash_field_expiry": lambda c: jobs.HashFieldExpiry(_hashes(c)),
+    "key_expiry": lambda c: jobs.KeyExpiry(structures.DurableKeys(c, "first")),
+    "ick_reaper": lambda c: jobs.IckReaper(structures.Ick(c, "first"), 0.001),
+    "shuffle_queue_reaper": lambda c: jobs.ShuffleQueueReaper(
         _queue(c), lease=0.001, random=lambda: 0.3
     ),
-    "queue_expiry": lambda c: QueueExpiry(_queue(c)),
-    "time_shard_sweeper": lambda c: TimeShardSweeper(_time_shards(c, 4)),
-    "log_compactor": lambda c: LogCompactor(_log(c)),
-    "log_trimmer": lambda c: LogTrimmer(_log(c), max_entries=1),
-    "track_queued": lambda c: TrackQueued(_tracked(c, WORK)),
-    "untrack_done": lambda c: UntrackDone(_tracked(c, [])),
-    "migrate_to_native": lambda c: MigrateToNative(VolatileHashes(c, "first")),
-    "migrate_to_emulated": lambda c: MigrateToEmulated(VolatileHashes(c, "first"), "h*"),
-    "adopt_hashes": lambda c: AdoptHashes(VolatileHashes(c, "first"), "h*", ttl=5),
+    "queue_expiry": lambda c: jobs.QueueExpiry(_queue(c)),
+    "time_shard_sweeper": lambda c: jobs.TimeShardSweeper(_time_shards(c, 4)),
+    "log_compactor": lambda c: jobs.LogCompactor(_log(c)),
+    "log_trimmer": lambda c: jobs.LogTrimmer(_log(c), max_entries=1),
+    "track_queued": lambda c: jobs.TrackQueued(_tracked(c, WORK)),
+    "untrack_done": lambda c: jobs.UntrackDone(_tracked(c, [])),
+    "migrate_to_native": lambda c: jobs.MigrateToNative(structures.VolatileHashes(c, "first")),
+    "migrate_to_emulated": lambda c: jobs.MigrateToEmulated(
+        structures.VolatileHashes(c, "first"), "h*"
+    ),
+    "adopt_hashes": lambda c: jobs.AdoptHashes(structures.VolatileHashes(c, "first"), "h*", ttl=5),
 }
 
 

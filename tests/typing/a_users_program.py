@@ -16,7 +16,17 @@ import redis.asyncio
 import sqlalchemy
 
 import workstealing
-from workstealing import Adaptive, Hooks, Job, Outcome, Recruiter, Slice, connect
+from workstealing import (
+    Adaptive,
+    Hooks,
+    Job,
+    Outcome,
+    Recruiter,
+    Slice,
+    connect,
+    jobs,
+    structures,
+)
 from workstealing.integrations.flask import WorkStealing
 from workstealing.integrations.wsgi import WorkStealingMiddleware
 from workstealing.jobs import (
@@ -486,3 +496,13 @@ def cached_functions(
     forgotten: bool = price.invalidate(1)
     again: int = price.refresh(1, currency="USD")
     return again if forgotten else price(1), name(2)
+
+
+def names_of_packages() -> None:
+    """A package loads its names late, and a checker knows them all the same, and no others."""
+    assert_type(jobs.KeyExpiry.limit, int)
+    assert_type(structures.Ick(redis.Redis(), "list"), structures.Ick)
+    assert_type(VolatileHashes.namespace, str)
+    jobs.KeyExpiri  # type: ignore[attr-defined]  # noqa: B018
+    structures.Heap  # type: ignore[attr-defined]  # noqa: B018
+    workstealing.enroll  # type: ignore[attr-defined]  # noqa: B018

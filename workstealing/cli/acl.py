@@ -158,13 +158,13 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
                     "is_cluster": is_cluster(client),
                 }
         if not job.structures and of_job is not None and of_job.more is not None:
-            patterns = ", ".join(
-                sorted({printable(as_text(each.where.pattern)) for each in job.rules})
-            )
-            note(
-                f"job {printable(name)} reads {patterns} and the keys that its rules look at: let"
-                " --keys cover them"
-            )
+            rules = getattr(job, "rules", ())
+            patterns = ", ".join(sorted({printable(as_text(each.where.pattern)) for each in rules}))
+            if patterns:
+                note(
+                    f"job {printable(name)} reads {patterns} and the keys that its rules look at:"
+                    " let --keys cover them"
+                )
             yield {
                 "kind": _snake(type(job).__name__),
                 "name": job.name,
@@ -191,13 +191,11 @@ def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
 def _named(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the parts that --structure and --job name. Raises: ConfigurationError."""
     import workstealing.jobs
-    from workstealing.structures.access import JOBS, MOVING, ON_FLEETS, access_by_kind
+    from workstealing.structures.access import MOVING, ON_FLEETS, access_by_kind, job_access
 
     accesses = access_by_kind()
     kinds = {each.lower().replace(" ", "_"): each for each in accesses}
-    jobs = {_snake(name): each for name, each in JOBS.items()}
-    rules_jobs = (each for each in workstealing.jobs.__all__ if each.endswith("Leftovers"))
-    jobs |= {_snake(each): JOBS["Leftovers"] for each in rules_jobs}
+    names = {_snake(each): each for each in workstealing.jobs.__all__}
     asked: list[tuple[str, Access, bool]] = []
     for word in options.structure:
         if word in kinds:
@@ -209,16 +207,17 @@ def _named(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 f"the structure {word!r} is not known: give one of {', '.join((*kinds, *own))}"
             )
     for word in options.job:
-        if word not in jobs:
+        job = job_access(getattr(workstealing.jobs, names[word])) if word in names else None
+        if job is None:
+            jobs = [one for one, n in names.items() if job_access(getattr(workstealing.jobs, n))]
             raise ConfigurationError(
                 f"the job {word!r} is not known: give one of {', '.join(jobs)}"
             )
-        job = jobs[word]
-        asked += [(each, job.of(each), job.native) for each in job.kinds]
+        asked += [(each, job.on(accesses[each]), job.native) for each in job.kinds]
         if not job.kinds and job.more is not None:
             asked.append((word, job.more, job.native))
     for kind, access, is_native in asked:
-        if options.name is None and kind in (*accesses, *jobs):
+        if options.name is None and kind in (*accesses, *options.job):
             raise ConfigurationError(f"no name was given for the {kind}: give --name NAME")
         yield {
             "kind": kind,
@@ -234,9 +233,11 @@ def _snake(name: str) -> str:
 
 
 def _own_parts() -> dict[str, Access]:
-    from workstealing.cli.server_checks import DOCTOR
+    from workstealing.cli.server_checks import DOCTOR, OF_SENTINELS
     from workstealing.metrics.minutes import DASHBOARD, LEDGER
-    from workstealing.structures.access import OF_PLAIN_KEYS, OF_SENTINELS, OF_SPARK, OF_SURVEY
+    from workstealing.spark.sources.options import OF_SPARK
+    from workstealing.spark.sources.redis_options import OF_PLAIN_KEYS
+    from workstealing.survey.scanning import OF_SURVEY
 
     return {
         "ledger": LEDGER,

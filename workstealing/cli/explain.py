@@ -76,7 +76,8 @@ def _text(found: list[Explanation], snapshot: Snapshot) -> str:
 
     said = [
         # What the ledger does not tell, this command's own process does not know either.
-        f"nobody knows whether {each.job} has run lately: the ledger does not answer"
+        f"nobody knows whether {printable(each.job)} has run lately: the ledger"
+        f" {'does not answer' if snapshot.is_away else 'cannot be read'}"
         if _is_unknown(snapshot)
         else _with_event(each, snapshot)
         for each in found
@@ -92,8 +93,9 @@ def _text(found: list[Explanation], snapshot: Snapshot) -> str:
             f"the last report came {roughly(snapshot.old_seconds)} ago, at"
             f" {time_of_day(snapshot.heard)}: all of this is of then"
         )
-    said += [f"! {each}" for each in (*snapshot.warnings, *snapshot.troubles)]
-    return "\n\n".join(map(_printable, said))
+    said += map(printable, snapshot.notes)
+    said += [f"! {printable(each)}" for each in (*snapshot.warnings, *snapshot.troubles)]
+    return "\n\n".join(said)
 
 
 def _is_unknown(snapshot: Snapshot) -> bool:
@@ -104,11 +106,19 @@ def _with_event(each: Explanation, of: Snapshot) -> str:
     from workstealing.dashboard.event_log import newest_of
 
     newest = newest_of(each.job, of.events, of.at)
-    return f"{each}\n- its newest event: {newest}" if newest else str(each)
+    # Each reason by itself: a stranger's new line, in a user's name for instance, makes no reason.
+    shown = Explanation(printable(each.job), each.has_run, tuple(map(printable, each.reasons)))
+    return f"{shown}\n- its newest event: {printable(newest)}" if newest else str(shown)
 
 
-def _printable(text: str) -> str:
-    return "\n".join(printable(line) for line in text.split("\n"))
+def _covered(of: Snapshot) -> float:
+    """Return how many seconds the figures cover: from the fleet's first report to this moment."""
+    first = next((number for number, each in enumerate(of.slots) if each is not None), None)
+    if first is None or not of.is_fleet:
+        # This command's own process has just begun.
+        return 1.0
+    begun = of.times[first + 1] if first + 1 < len(of.times) else of.at
+    return max(1.0, of.at - begun + of.spans[first])
 
 
 def _circumstances(
@@ -122,7 +132,7 @@ def _circumstances(
     common: dict[str, Any] = {
         "job": name,
         "place": FLEET if of.is_fleet else "this process",
-        "seconds": 60.0 * max(1, len(known)),
+        "seconds": _covered(of),
         # Without --app nobody can say which jobs a process has installed.
         "installed": (name,) if installed is None else installed,
         "disabled": is_disabled(),

@@ -12,7 +12,7 @@ from workstealing.cli.output import figure, spell
 from workstealing.cli.queue import LISTED, SHUFFLE, TIME, Picture, list_picture, listed
 from workstealing.errors import ConfigurationError
 from workstealing.structures import ShuffleQueue
-from workstealing.structures.shuffle_queue.message import as_text
+from workstealing.structures.layout import as_text
 from workstealing.structures.shuffle_queue.stats import percentile
 from workstealing.structures.time_shard_queue import (
     CassandraStore,

@@ -44,6 +44,12 @@ DOCTOR = Access(
 )
 """The rights that the doctor needs besides those to the structures that it examines."""
 
+OF_SENTINELS = Access(
+    keys=(),
+    commands=frozenset({"PING", "SENTINEL|MASTERS", "SENTINEL|GET-MASTER-ADDR-BY-NAME"}),
+)
+"""The rights of a user of the sentinels: they have other users than the servers."""
+
 # The keys that each policy evicts.
 _EVICTED = {
     "lru": "the least recently used",

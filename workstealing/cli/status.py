@@ -87,8 +87,9 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     Arguments: options: app, url and ledger count. Raises: ConfigurationError.
     """
     from workstealing.dashboard.figures import OwnMinutes
+    from workstealing.dashboard.next_steps import DENIALS, DENIED, then
     from workstealing.dashboard.queries import Queries
-    from workstealing.dashboard.refusals import own_refusals, refusal_of, server_of_client
+    from workstealing.dashboard.refusals import Refusals, own_refusals, server_of_client
     from workstealing.dashboard.watched import watch_all
     from workstealing.metrics.events import read_events
     from workstealing.metrics.ledger import processes, read, server_time
@@ -113,7 +114,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
         processes=None if client is None else lambda: asked(lambda: processes(client, name)),
         server_now=None if client is None else lambda: asked(lambda: server_time(client, name)),
         where=None if client is None else server_of_client(client),
-        refusal=lambda: None if client is None else refusal_of(client),
+        refusal=(lambda: None) if client is None else Refusals(client, name),
         own_refusals=lambda: [] if recruiter is None else own_refusals(recruiter),
         events=lambda: [] if client is None else asked(lambda: read_events(client, name)),
         describe=said,
@@ -128,7 +129,8 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
             return snapshot
         # Most likely all questions to the ledger's client have failed for one reason.
         others = [each for each in snapshot.troubles if not each.startswith(_OF_THE_LEDGER)]
-        trouble = f"the ledger could not be asked: {asked.reason}"
+        step = then(DENIED) if asked.reason.partition(":")[0] in DENIALS else ""
+        trouble = f"the ledger could not be asked: {asked.reason}{step}"
         return replace(snapshot, troubles=[trouble, *others])
 
     return look
@@ -201,6 +203,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "heard": snapshot.heard,
         "old_s": snapshot.old_seconds,
         "warnings": snapshot.warnings,
+        "notes": snapshot.notes,
         "reported": [asdict(each) for each in snapshot.reported],
         "enlisted_per_s": snapshot.enlisted_per_second if snapshot.is_fleet else None,
         "jobs": [_job(job, is_fleet=snapshot.is_fleet) for job in snapshot.jobs],
@@ -281,7 +284,17 @@ MEASURED_HEADINGS = (
     "most in the hour",
 )
 CACHE_HEADINGS = (
-    *("cache, last hour", "hits", "stale", "misses", "waits", "computed", "took", "without Redis"),
+    *(
+        "cache, last hour",
+        "hits",
+        "stale",
+        "misses",
+        "waits",
+        "computed",
+        "failed",
+        "took",
+        "without Redis",
+    ),
 )
 STRUCTURE_HEADINGS = ("structure", "kind", "size", "due", "oldest due", "dead")
 
@@ -292,7 +305,8 @@ def headline(snapshot: Snapshot) -> str:
     from workstealing.recruiting.health import roughly
 
     if snapshot.fault is not None and snapshot.heard is None:
-        return "the ledger did not answer: these figures are of this process and its structures"
+        what = "did not answer" if snapshot.is_away else "could not be read"
+        return f"the ledger {what}: these figures are of this process and its structures"
     if not snapshot.is_fleet:
         return (
             "no ledger has figures of the fleet yet: these are of this process and its structures."
@@ -327,6 +341,7 @@ def cache_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
             name,
             *(f"{count:,}" for count in (each.hits, each.stale, each.misses, each.waits)),
             f"{each.computations:,}",
+            f"{each.failures:,}",
             spell(each.seconds / each.computations) if each.computations else "?",
             f"{each.uncached:,}",
         )
@@ -413,7 +428,17 @@ def structure_row(each: StructureFigures) -> tuple[str, ...]:
 
 
 def starts(snapshot: Snapshot) -> list[str]:
-    """Return one line for each job that is paused, or of which there is nothing to say yet."""
+    """Return one line for each job that is paused, or of which there is nothing to say yet.
+
+    Also of what is worth knowing, and needs nobody's attention.
+    """
+    return [
+        *map(printable, snapshot.notes),
+        *_starts(snapshot),
+    ]
+
+
+def _starts(snapshot: Snapshot) -> list[str]:
     return [
         f"{printable(job.name)}: {printable(job.why)}"
         for job in snapshot.jobs

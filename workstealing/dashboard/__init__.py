@@ -5,21 +5,30 @@ app.register_blueprint(create_dashboard(recruiter, client, token=...))
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from workstealing.dashboard.watched import SetsAside, Watched
-from workstealing.recruiting.job import Backlog
+from workstealing.doors import light_door
 
 if TYPE_CHECKING:
     from workstealing.dashboard.views import Streams, create_dashboard
+    from workstealing.dashboard.watched import SetsAside, Watched
+    from workstealing.recruiting.job import Backlog
 
-__all__ = ["Backlog", "SetsAside", "Streams", "Watched", "create_dashboard"]
+__all__ = [
+    "Backlog",
+    "SetsAside",
+    "Streams",
+    "Watched",
+    "create_dashboard",
+]
 
-
-def __getattr__(name: str) -> Any:
-    """Load the page at its first use, because the command line shows its figures without Flask."""
-    if name in ("Streams", "create_dashboard"):
-        from workstealing.dashboard import views
-
-        return getattr(views, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = light_door(
+        __name__,
+        {
+            "workstealing.dashboard.views": "Streams create_dashboard",
+            "workstealing.dashboard.watched": "SetsAside Watched",
+            "workstealing.recruiting.job": "Backlog",
+        },
+        needs={"flask": "Streams create_dashboard"},
+    )

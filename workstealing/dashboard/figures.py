@@ -393,6 +393,7 @@ def verdict_of(
             Counter({each: getattr(minute, each) for each in OUTCOMES if getattr(minute, each)}),
             None,
             minute.oldest_seconds,
+            float((number + 1) * MINUTE),
         )
         for number, minute in enumerate(found)
         if minute is not None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workstealing.dashboard.next_steps import AWAY, SHORT_LIVED, then
+from workstealing.dashboard.next_steps import AWAY, SHORT_LIVED, SILENT, WAY, then
 from workstealing.metrics.minutes import Away, Process
 from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.health import roughly
@@ -108,6 +108,23 @@ class FleetState:
     def tells_states(self) -> bool:
         """Say whether all present processes tell of stuck slices and servers out of reach."""
         return bool(self.present) and all(each.reported is not None for each in self.present)
+
+    def silence(self) -> str | None:
+        """Say which processes are silent while others report; None: none is, or an alarm says it.
+
+        Some may have been killed on purpose, by a deployment for instance.
+        """
+        if not (self.silent and self.present) or self.short_lived is not None:
+            return None
+        count = len(self.silent)
+        are = "1 process" if count == 1 else f"{count:,} processes"
+        hosts = few(sorted({each.host for each in self.silent}))
+        last = max(each.reported or 0.0 for each in self.silent)
+        pids = few([str(each.pid) for each in self.silent])
+        return (
+            f"{are} on {hosts} {'is' if count == 1 else 'are'} silent, the last report came at"
+            f" {time_of_day(last)}: {pids}"
+        )
 
     def stuck_of(self, job: str) -> list[StuckSlice]:
         """Return the stuck slices of a job, the oldest first."""
@@ -222,22 +239,31 @@ def jobs_of(jobs: Sequence[str]) -> str:
     return f"; {'its job rests' if len(jobs) == 1 else 'its jobs rest'}: {few(jobs)}"
 
 
+SILENCE = f"; they were killed, hang or have no way to the ledger{then(SILENT)}"
+"""The end of a sentence about silent processes, where nobody knows why they are."""
+
+
 def merged(
-    away: Iterable[ServerAway], here: Mapping[str, tuple[str, Sequence[str]]]
+    away: Iterable[ServerAway],
+    here: Mapping[str, tuple[str, Sequence[str]]],
+    answering: Collection[str] = (),
 ) -> Iterable[str]:
     """Yield one sentence for each server that somebody does not reach.
 
     Arguments: away: as of `FleetState`; here: by the server's address, the error of asking it from
-    this process, and the jobs or parts that need it.
+    this process, and the jobs or parts that need it; answering: the addresses of the servers that
+    have just answered this process.
     """
     left = dict(here)
     for each in away:
         error, parts = left.pop(each.server, ("", ()))
         if each.is_sure() or error:
-            asked = f"; asked from here: {error}" if error else ""
+            asked, step = f"; asked from here: {error}" if error else "", AWAY
+            if not error and each.server in answering:
+                asked, step = "; it answers from here", WAY
             others = [part for part in parts if part not in each.jobs]
             more = f"; nothing is known of {few(others)}" if others else ""
-            yield f"{each.sentence()}{more}{asked}{then(AWAY)}"
+            yield f"{each.sentence()}{more}{asked}{then(step)}"
     for server, (error, parts) in left.items():
         needs = f"; nothing is known of {few(parts)}" if parts else ""
         yield f"{server} does not answer ({error}){needs}{then(AWAY)}"

@@ -5,11 +5,12 @@ A step is one clause, and names the section of docs/runbook.md where there is on
 
 from __future__ import annotations
 
-AWAY, SILENT, FULL, SHORT_LIVED = "away", "silent", "full", "short_lived"
+AWAY, WAY, SILENT, FULL, SHORT_LIVED = "away", "way", "silent", "full", "short_lived"
 DENIED, FAILED, BEHIND, PAUSED = "denied", "failed", "behind", "paused"
 
 STEPS = {
     AWAY: "start it, or mend the way to it; docs/runbook.md#workstealingunreached",
+    WAY: "mend the way from there to it; docs/runbook.md#workstealingunreached",
     SILENT: "look at the processes and their logs; docs/runbook.md#workstealingfleetsilent",
     FULL: "raise its maxmemory, or free some; docs/runbook.md#workstealingnotreported",
     SHORT_LIVED: "their logs and their supervisor say why; docs/runbook.md#workstealingfleetsilent",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from workstealing.dashboard.alarms import LONGEST_PROBLEM, Alarms, alarms_of
 from workstealing.dashboard.charts import HOUR_RANGE, RANGES, hour
 from workstealing.dashboard.event_log import event_rows, newest_of
 from workstealing.dashboard.figures import (
@@ -36,10 +37,6 @@ LONGEST_SEARCH = 100
 _FURTHEST = 1_000_000
 _T = TypeVar("_T")
 
-MOST_ALARMS = 12
-"""How many alarms a page spells out."""
-
-LONGEST_PROBLEM = 500
 MOST_ERRORS = 3
 """How many classes of a job's errors a page shows, the newest first."""
 
@@ -165,6 +162,7 @@ def page(
         structures,
         lambda each: (visible(each.watched.name), visible(each.watched.kind)),
     )
+    alarms = alarms_of(snapshot, jobs, dead)
     return {
         "name": visible(name),
         "role": role,
@@ -173,12 +171,12 @@ def page(
         # Without a ledger there are the minutes of this process alone, an hour of them.
         "has_ranges": snapshot.is_fleet,
         "old": snapshot.old_seconds is not None,
-        "light": _light(snapshot, dead),
-        "alarms": _alarms(snapshot, jobs, dead),
-        "alarm_count": _alarm_count(snapshot, dead),
+        "light": _light(snapshot, alarms),
+        "alarms": alarms.lines,
+        "alarm_count": alarms.count,
         "fine": _fine(snapshot),
         # The alarms themselves change with each second that they name: nobody wants to hear that.
-        "verdict": _verdict(_alarm_count(snapshot, dead), snapshot),
+        "verdict": _verdict(alarms.count, snapshot),
         "tiles": _tiles(snapshot),
         "jobs": [_job(job, snapshot.at, _newest(job, snapshot)) for job in shown_jobs],
         "jobs_pager": jobs_pager.plain(),
@@ -196,46 +194,14 @@ def _worst_first(job: JobFigures) -> tuple[Any, ...]:
     return (not job.problems, job.keeps_up is not False, -(job.oldest_seconds or 0.0), job.name)
 
 
-def _alarms(snapshot: Snapshot, jobs: list[JobFigures], dead: list[StructureFigures]) -> list[str]:
-    alarms = [visible(each, LONGEST_PROBLEM) for each in (*snapshot.warnings, *snapshot.troubles)]
-    alarms += [
-        f"{visible(job.name)}: {visible('; '.join(job.problems), LONGEST_PROBLEM)}"
-        f"{_behind(_newest(job, snapshot))}"
-        for job in jobs[:MOST_ALARMS]
-        if job.problems
-    ]
-    # One sentence about its server stands for all structures that it does not answer for.
-    alarms += [
-        visible(each.trouble) for each in snapshot.structures if each.trouble and not each.away
-    ]
-    alarms += [_dead_alarm(each) for each in dead]
-    more = _alarm_count(snapshot, dead) - MOST_ALARMS
-    return alarms[:MOST_ALARMS] + ([f"and {more:,} more"] if more > 0 else [])
-
-
 def _newest(job: JobFigures, snapshot: Snapshot) -> str:
     return newest_of(job.name, snapshot.events, snapshot.at)
 
 
-def _behind(newest: str) -> str:
-    return f" ({visible(newest, LONGEST_PROBLEM)})" if newest else ""
-
-
-def _alarm_count(snapshot: Snapshot, dead: list[StructureFigures]) -> int:
-    bad = sum(1 for job in snapshot.jobs if job.problems)
-    troubles = sum(1 for each in snapshot.structures if each.trouble and not each.away)
-    return len(snapshot.warnings) + len(snapshot.troubles) + bad + troubles + len(dead)
-
-
-def _dead_alarm(figures: StructureFigures) -> str:
-    count = _dead_count(figures)
-    items = "dead item waits" if count == 1 else "dead items wait"
-    return f"{visible(figures.watched.name)}: {count:,} {items} for a person"
-
-
 def _source(snapshot: Snapshot) -> str:
     if not snapshot.is_fleet:
-        return "this process only: no ledger"
+        why = "no ledger" if snapshot.fault is None else "the ledger is not read"
+        return f"this process only: {why}"
     if snapshot.old_seconds is not None:
         ago = duration(round(snapshot.old_seconds))
         return f"last report {ago} ago, at {time_text(snapshot.heard)}"
@@ -245,9 +211,9 @@ def _source(snapshot: Snapshot) -> str:
     return f"fleet of {count:,} process{'' if count == 1 else 'es'}{more}"
 
 
-def _light(snapshot: Snapshot, dead: list[StructureFigures]) -> str:
+def _light(snapshot: Snapshot, alarms: Alarms) -> str:
     """Return the colour of the page's dot: green only if somebody knows that all is well."""
-    if _alarm_count(snapshot, dead):
+    if alarms.count:
         return "bad"
     known = snapshot.jobs and all(job.keeps_up is not None for job in snapshot.jobs)
     return "good" if known and snapshot.old_seconds is None else "dim"
@@ -404,6 +370,7 @@ def _caches(snapshot: Snapshot) -> dict[str, Any]:
                 "misses": number(each.misses),
                 "waits": number(each.waits),
                 "computations": number(each.computations),
+                "failures": number(each.failures),
                 "took": duration(each.seconds / each.computations if each.computations else None),
                 "uncached": number(each.uncached),
             }
@@ -425,6 +392,7 @@ def _processes(snapshot: Snapshot) -> dict[str, Any]:
     mixed += f", {silent:,} of them silent" if silent else ""
     count = f"{len(reported):,} process{'' if len(reported) == 1 else 'es'}"
     more = f"; {MOST_PROCESSES} of them shown" if len(reported) > MOST_PROCESSES else ""
+    more += "".join(f"; {visible(each, LONGEST_PROBLEM)}" for each in snapshot.notes)
     return {
         "text": f"{count} on {len(hosts):,} host{'' if len(hosts) == 1 else 's'}{mixed}{more}",
         "rows": [
@@ -472,6 +440,19 @@ STRUCTURE_HEADINGS = {
     "Dead": "Items that were tried too often, and wait for a person.",
 }
 """The headings of a structure's cells, in their order, and what each of them means."""
+
+CACHE_HEADINGS = {
+    "Hits": "The share of the calls that got a fresh value without waiting.",
+    "Fresh": "How many calls did.",
+    "Old": "Calls that got an old value, while it was made anew.",
+    "Missed": "Calls that found no value.",
+    "Waited": "Those of them that waited for another caller's computation.",
+    "Computed": "How often the function was called.",
+    "Failed": "How often it raised an error.",
+    "Took": "The mean length of a computation.",
+    "Without Redis": "Calls whose Redis did not answer, or was left alone after a fault.",
+}
+"""The headings of a cache's cells, in their order, and what each of them means."""
 
 
 def _cell(text: str, kind: str = "") -> dict[str, str]:

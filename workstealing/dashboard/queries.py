@@ -26,12 +26,13 @@ from workstealing.dashboard.figures import (
     window,
 )
 from workstealing.dashboard.fleet_state import (
+    SILENCE,
     FleetState,
     fleet_state,
     merged,
     time_of_day,
 )
-from workstealing.dashboard.next_steps import SILENT, then
+from workstealing.dashboard.next_steps import DENIALS, DENIED, SILENT, then
 from workstealing.dashboard.safe_text import LONGEST_SHOWN, item_key, payload_text, visible, weight
 from workstealing.dashboard.watched import SetsAside, Watched
 from workstealing.errors import is_connection_fault
@@ -57,6 +58,8 @@ MOST_DEAD = 5000
 """How many dead items of all structures together a page lists at most."""
 
 _FEWEST_DEAD = 10
+# The last hour of a ledger is read; figures of less than that must be there still.
+_EMPTIED_SECONDS = 3000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,8 @@ class Snapshot:
     the time that the fleet's figures are of, None: unknown; old_seconds: how old they are, None:
     they are of now; fault: the error that keeps the ledger from answering, None: it answers; spans:
     the seconds that the counts of each minute are of; events: of the fleet, the newest first;
-    slots: the last 60 minutes, None for one that nobody wrote.
+    slots: the last 60 minutes, None for one that nobody wrote; is_away: whether the ledger's server
+    did not answer at all; notes: sentences about the whole that need nobody's attention.
     """
 
     at: float
@@ -193,6 +197,8 @@ class Snapshot:
     spans: list[float] = field(default_factory=list)
     events: list[FleetEvent] = field(default_factory=list)
     slots: list[Minute | None] = field(default_factory=list)
+    is_away: bool = False
+    notes: list[str] = field(default_factory=list)
 
 
 class Cached:
@@ -280,6 +286,8 @@ class Queries:
         self._events, self._describe = events, describe
         # The last answers of the ledger: they are shown as old while it does not answer.
         self._told: _Told | None = None
+        # When the fleet was last heard of, and its number of processes then.
+        self._was_heard: tuple[float, int] | None = None
         self._structures = Cached(self._ask_structures, STRUCTURES_SECONDS, clock)
         self._snapshot = Cached(self._ask, FIGURES_SECONDS, clock)
 
@@ -306,7 +314,8 @@ class Queries:
         now = told.now if is_fleet else self._now()
         times, slots = window(told.minutes if is_fleet else own, now)
         covered = covered_seconds(slots, times, now)
-        state = fleet_state(told.processes or (), now)
+        # Old figures are of their own time: nobody knows whether a slice still runs.
+        state = fleet_state(told.processes or (), now if told.fault is None else told.answered)
         names = {ledger_name(name): name for name in (*told.settings, *stats["jobs"])}
         for slot in slots:
             if slot is not None:
@@ -319,6 +328,9 @@ class Queries:
                 away.setdefault(each.watched.job, {})[each.watched.server] = 0.0
         heard = _heard(state, told) if is_fleet else None
         old = None if heard is None else self._old_seconds(state, told, heard)
+        silence = state.silence()
+        emptied = self._emptied(heard, len(state.present), told)
+        why = self._why(state, told, is_fleet=is_fleet)
         local = stats["jobs"]
         jobs = [
             job_figures(
@@ -359,14 +371,44 @@ class Queries:
             reported=[*state.present, *state.silent],
             caches=total_of_caches([slot for slot in slots if slot is not None]),
             state=state,
-            warnings=self._warnings(state, told, structures, old),
+            warnings=[*emptied, *self._warnings(state, told, structures, old, why)],
             heard=heard,
             old_seconds=old,
             fault=told.fault,
             spans=spans,
             events=told.events,
             slots=slots,
+            is_away=told.is_away,
+            notes=[] if why is not None or silence is None else [f"{silence}{SILENCE}"],
         )
+
+    def _emptied(self, heard: float | None, count: int, told: _Told) -> list[str]:
+        """Return a sentence about a ledger that has lost its figures since the last look."""
+        if heard is not None:
+            if told.fault is None:
+                self._was_heard = heard, max(1, count)
+            return []
+        if self._was_heard is None or told.fault is not None:
+            return []
+        at, number = self._was_heard
+        if told.now - at > _EMPTIED_SECONDS:
+            # The last hour's figures are looked at, and they have ended by themselves.
+            self._was_heard = None
+            return []
+        had = "1 process" if number == 1 else f"{number:,} processes"
+        place = "" if self._where is None else f" at {self._where}"
+        said = (
+            f"the ledger{place} has no figures any more: {had} had reported by"
+            f" {time_of_day(at)}, and none has since: was the server emptied?"
+        )
+        return [f"{said}{then(SILENT)}"]
+
+    def _why(self, state: FleetState, told: _Told, *, is_fleet: bool) -> str | None:
+        """Return why reports do not arrive, None: they do, or nobody knows."""
+        if told.fault is not None or (is_fleet and not state.silent):
+            return None
+        found: str | None = _answer(self._refusal, None, "the ledger's refusals", [])
+        return found
 
     def _ask_ledger(self, troubles: list[str]) -> _Told:
         """Ask the ledger; of a part that does not answer, return the last answer."""
@@ -390,11 +432,14 @@ class Queries:
         # Without them the figures are whole all the same.
         events = _answer(self._events, unknown.events, "the fleet's events", said)
         # Only a ledger that somebody writes has a time of its own.
-        server_now = began
+        server_now = began + unknown.ahead
         if self._server_now is not None and (processes or any(map(is_written, minutes))):
             at = answer(self._server_now, None, "the ledger's time")
             server_now = began + unknown.ahead if at is None else at
         fault = next(iter(faults), None)
+        if len({type(each) for each in faults}) == 1 and said[:1] and len(said) >= len(faults):
+            # One cause is one sentence.
+            said = said[:1]
         told = _Told(
             server_now,
             unknown.answered if fault is not None else server_now,
@@ -424,6 +469,7 @@ class Queries:
         told: _Told,
         structures: list[StructureFigures],
         old: float | None,
+        why: str | None,
     ) -> list[str]:
         """Return sentences about the whole, one for each cause."""
         here: dict[str, tuple[str, list[str]]] = {}
@@ -435,18 +481,26 @@ class Queries:
                 part = each.watched.job or each.watched.name
                 if part not in parts:
                     parts.append(part)
-        said = list(merged(state.away, here))
+        answering = {
+            each.watched.server
+            for each in structures
+            if each.watched.server is not None and each.away is None and each.trouble is None
+        }
+        answering |= {self._where} if told.fault is None and self._where is not None else set()
+        said = list(merged(state.away, here, answering))
         at = "" if self._where is None else f" (the ledger is at {self._where})"
         said += [f"{state.lost}{at}"] if state.lost is not None else []
         said += [state.short_lived] if state.short_lived is not None else []
         if told.fault is None and old is not None and state.silent and state.reported is not None:
             count = len(state.silent)
             them = "its last process has" if count == 1 else f"all {count} processes have"
-            why = _answer(self._refusal, None, "the ledger's memory", [])
             said.append(
                 f"the fleet is silent: {them} not reported for {roughly(old)}, since"
                 f" {time_of_day(state.reported)}{_reason(why)}"
             )
+        elif why is not None:
+            silence = state.silence() or "no process has reported to the ledger"
+            said.append(f"{silence}: {why}")
         if told.fault is None:
             said += self._own_refusals()
         return said
@@ -589,6 +643,8 @@ def _answer(ask: Callable[[], Any] | None, otherwise: Any, what: str, troubles: 
         return ask()
     except Exception as error:  # noqa: BLE001 - whatever a server or a structure of the user's says
         # Only the error's kind: its text may quote an address, a user or a command.
-        troubles.append(f"{what} could not be asked: {type(error).__name__}")
+        name = type(error).__name__
+        step = then(DENIED) if name in DENIALS else ""
+        troubles.append(f"{what} could not be asked: {name}{step}")
         logger.warning("%s could not be asked: %s", what[:200], type(error).__name__)
         return otherwise

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from workstealing.clock import seconds_of
+from workstealing.dashboard.alarms import with_links
 from workstealing.dashboard.charts import RANGES, TEXT_HEADINGS, Charts
 from workstealing.dashboard.figures import OwnMinutes
 from workstealing.dashboard.presenting import (
+    CACHE_HEADINGS,
     JOB_HEADINGS,
     OUTCOMES_MEAN,
     STRUCTURE_HEADINGS,
@@ -31,7 +33,7 @@ from workstealing.dashboard.presenting import (
     selection_of,
 )
 from workstealing.dashboard.queries import Queries
-from workstealing.dashboard.refusals import own_refusals, refusal_of, server_of_client
+from workstealing.dashboard.refusals import Refusals, own_refusals, server_of_client
 from workstealing.dashboard.security import (
     HEADERS,
     SESSION_SECONDS,
@@ -131,6 +133,7 @@ def create_dashboard(
     structures: Iterable[Any] = (),
     streams: Streams | None = None,
     survey: str | Path | None = None,
+    runbook: str | None = None,
 ) -> flask.Blueprint:
     """Return the dashboard: `app.register_blueprint(create_dashboard(recruiter, client, ...))`.
 
@@ -139,13 +142,19 @@ def create_dashboard(
     allows looking; name: of the ledger, None: that of the recruiter's own one, else "default";
     structures: shown beside those of the recruiter's jobs, see `workstealing.dashboard.Watched`;
     streams: how often and how long pages are kept up to date; survey: the file into which
-    `workstealing survey --json` was printed last, shown on a page of its own.
+    `workstealing survey --json` was printed last, shown on a page of its own; runbook: the http
+    address at which your people read docs/runbook.md: alarms link to its sections.
     Without a token only clients on this machine are answered, and may only look. Raises:
     ConfigurationError. No round trip.
     """
     if not isinstance(recruiter, Recruiter):
         raise ConfigurationError(
             f"the dashboard shows a Recruiter, not a {type(recruiter).__name__}"
+        )
+    if runbook is not None and not re.fullmatch(r"https?://[^\s#]+", str(runbook)):
+        raise ConfigurationError(
+            f"runbook is {runbook!r}; expected an http address without a fragment, of a page with"
+            " the sections of docs/runbook.md"
         )
     name = _own_ledger(recruiter) if name is None else checked_ledger_name(name)
     guard = Guard(token, view_token)
@@ -161,7 +170,7 @@ def create_dashboard(
         processes=lambda: processes(client, name),
         server_now=lambda: server_time(client, name),
         where=server_of_client(client),
-        refusal=lambda: refusal_of(client),
+        refusal=Refusals(client, name),
         own_refusals=lambda: own_refusals(recruiter),
         events=lambda: read_events(client, name, most=_EVENTS_READ),
     )
@@ -177,6 +186,7 @@ def create_dashboard(
         name=name,
         streams=streams or Streams(),
         survey=None if survey is None else Path(survey),
+        runbook=runbook,
     )
     return views.blueprint()
 
@@ -206,11 +216,12 @@ class _Views:
         name: str,
         streams: Streams,
         survey: Path | None,
+        runbook: str | None,
     ) -> None:
         self._guard, self._throttle = guard, throttle
         self._queries, self._charts, self._fleet = queries, charts, fleet
         self._recruiter, self._name, self._streams = recruiter, name, streams
-        self._survey_file = survey
+        self._survey_file, self._runbook = survey, runbook
 
     def blueprint(self) -> flask.Blueprint:
         """Return the blueprint that holds all views."""
@@ -377,11 +388,14 @@ class _Views:
             job_meanings={**JOB_HEADINGS, "Outcomes, last hour": OUTCOMES_MEAN},
             structure_headings=list(STRUCTURE_HEADINGS),
             structure_meanings=STRUCTURE_HEADINGS,
+            cache_meanings=CACHE_HEADINGS,
             ranges=RANGES.values(),
             chart_headings=TEXT_HEADINGS,
             selection=_selection(),
             visitor=visitor,
             has_survey=self._survey_file is not None,
+            runbook=self._runbook,
+            with_links=with_links,
             has_session=bool(visitor.csrf),
             said=said,
             problem=problem,

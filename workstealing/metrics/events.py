@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import getpass
 import logging
+import math
+import random
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +22,14 @@ from redis.exceptions import OutOfMemoryError
 from workstealing import __version__
 from workstealing.clock import Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError
-from workstealing.metrics.minutes import checked_ledger_name, events_key, texts
+from workstealing.metrics.minutes import (
+    Process,
+    checked_ledger_name,
+    events_key,
+    parsed_processes,
+    processes_key,
+    texts,
+)
 from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.hooks import ANNOUNCEMENTS, Announcement
@@ -39,12 +48,13 @@ KEEP_SECONDS = 8 * 86_400
 """For how long it keeps them after the last one."""
 
 PAUSED, RESUMED, RATE_SET, CLEARED = "paused", "resumed", "rate", "cleared"
-CAME, WENT = "came", "went"
+CAME, WENT, FELL_SILENT = "came", "went", "fell_silent"
 UNREACHED, REACHED = "unreached", "reached"
 HELD_BACK, GOES_ON = "held_back", "goes_on"
 STUCK, ENDED = "stuck", "ended"
 REFUSED, EMPTIED, SETTINGS_LOST = "refused", "emptied", "settings_lost"
 LAYOUT, SERVER_FAULT = "layout", "server_fault"
+BRAKED, UNBRAKED = "braked", "unbraked"
 
 _SENTENCES = {
     PAUSED: "{subject} was paused in the whole fleet",
@@ -53,6 +63,7 @@ _SENTENCES = {
     CLEARED: "the fleet's settings of {subject} were removed: {text}",
     CAME: "{count} of release {subject} came",
     WENT: "{count} of release {subject} went",
+    FELL_SILENT: "{subject} fell silent, killed or held up, without taking leave: {text}",
     UNREACHED: "{subject} did not answer {count}",
     REACHED: "{subject} answers {count} again",
     HELD_BACK: "{subject} was held back after faults in {count}",
@@ -63,11 +74,25 @@ _SENTENCES = {
     EMPTIED: "the ledger was emptied: its earlier figures, events and settings are gone",
     SETTINGS_LOST: "the fleet's settings of {subject} are gone, and nobody removed them: it {text}",
     LAYOUT: "{subject}: {text}",
+    BRAKED: "{subject} braked: {text}",
+    UNBRAKED: "{subject} goes on after its brake",
     SERVER_FAULT: "a fault of its server applies to {subject}: {text}",
 }
 KINDS = frozenset(_SENTENCES)
 """The kinds of events."""
-FAULTS = frozenset({UNREACHED, HELD_BACK, STUCK, REFUSED, EMPTIED, SETTINGS_LOST, SERVER_FAULT})
+FAULTS = frozenset(
+    {
+        FELL_SILENT,
+        UNREACHED,
+        HELD_BACK,
+        STUCK,
+        REFUSED,
+        EMPTIED,
+        SETTINGS_LOST,
+        SERVER_FAULT,
+        BRAKED,
+    }
+)
 """The kinds that are faults."""
 # What people do is never counted together with what others do.
 _BY_PEOPLE = frozenset({PAUSED, RESUMED, RATE_SET, CLEARED})
@@ -300,3 +325,72 @@ class EventTeller:
 
 
 _ENDS = {UNREACHED: REACHED, HELD_BACK: GOES_ON, STUCK: ENDED}
+
+
+_SILENT_SECONDS = 45.0
+_LOOK_SECONDS = 50.0
+# In a fleet of more processes than this each one looks less often.
+_LOOKERS = 10
+_TOLD_SECONDS = 600
+_TOLD_AT_ONCE = 20
+_NAMED = 5
+_Found = list[tuple[str, Process]]
+
+
+class SilenceTeller:
+    """Tells of other processes that fell silent, because a killed one cannot: each once.
+
+    Every process looks at the list of all once a minute or so, in large fleets less often. A
+    process on that list is told by the first one that marks it there, for ten minutes.
+
+    Arguments: name: the ledger's; note: takes an event's kind, subject, text and monotonic time.
+    """
+
+    def __init__(self, name: str, note: Callable[[str, str, str, float], None]) -> None:
+        self._key = processes_key(name)
+        self._note = note
+        self._found: _Found = []
+        self._next_look = -math.inf
+
+    def ask(self, now: float) -> list[Command]:
+        """Return the hash commands of the next report. Arguments: now: by the server's clock."""
+        if self._found:
+            options = ("FNX", "EX", _TOLD_SECONDS, "FIELDS", 1)
+            return [("HSETEX", self._key, *options, f"told:{each}", 1) for each, _ in self._found]
+        return [("HGETALL", self._key)] if now >= self._next_look else []
+
+    def hear(self, results: Sequence[Any], now: float, moment: float) -> None:
+        """Take the results of `ask`'s commands. Arguments: now; moment: the same, monotonic."""
+        if self._found:
+            marked = [each for (_, each), done in zip(self._found, results, strict=True) if done]
+            self._found = []
+            by_release: dict[str, list[Process]] = {}
+            for each in marked:
+                by_release.setdefault(each.version, []).append(each)
+            for release, gone in by_release.items():
+                last = max(each.reported or now for each in gone)
+                self._note(FELL_SILENT, *_gone(release, gone), moment - max(0.0, now - last))
+        elif results:
+            (reply,) = results
+            if not isinstance(reply, Mapping):
+                reply = dict(zip(reply[::2], reply[1::2], strict=True))
+            fields = texts(reply)
+            self._found = list(_silent(fields, now))[:_TOLD_AT_ONCE]
+            share = max(1.0, len(fields) / _LOOKERS)
+            self._next_look = now + _LOOK_SECONDS * share * random.uniform(0.5, 1.5)
+
+
+def _silent(fields: Mapping[str, str], now: float) -> Iterator[tuple[str, Process]]:
+    for name, written in fields.items():
+        for each in parsed_processes([written]):
+            is_long = each.reported is not None and now - each.reported > _SILENT_SECONDS
+            if is_long and each.is_silent(now) and f"told:{name}" not in fields:
+                yield name, each
+
+
+def _gone(release: str, gone: Sequence[Process]) -> tuple[str, str]:
+    number = "1 process" if len(gone) == 1 else f"{len(gone):,} processes"
+    gone = sorted(gone, key=lambda each: (each.host, each.pid))
+    named = [f"{each.host}, process {each.pid}" for each in gone[:_NAMED]]
+    more = f" and {len(gone) - _NAMED:,} more" if len(gone) > _NAMED else ""
+    return f"{number} of release {release}", "; ".join(named) + more

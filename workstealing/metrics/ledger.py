@@ -21,7 +21,7 @@ from workstealing.errors import (
     is_connection_fault,
 )
 from workstealing.jobs.hash_field_expiry import HashFieldExpiry
-from workstealing.metrics.events import EventTeller
+from workstealing.metrics.events import EventTeller, SilenceTeller
 from workstealing.metrics.gathering import (
     ErrorNames,
     Gathering,
@@ -80,9 +80,10 @@ from workstealing.metrics.watching import WATCH, RunningSlice, Watcher, running_
 from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
 from workstealing.recruiting.enlisting import REPORT_SECONDS
+from workstealing.recruiting.faults import HostTimeouts
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
-from workstealing.store.budget import Budget
+from workstealing.store.budget import TIMEOUT_SECONDS, Budget
 from workstealing.store.connection import Command, OneAttempt, checked
 from workstealing.store.fleet import one_server
 from workstealing.store.keys import key_slot, to_bytes
@@ -91,6 +92,7 @@ from workstealing.store.twin import Node, Twin, is_async
 from workstealing.structures.namespace import Layout
 from workstealing.structures.stored import holding_ours
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
+from workstealing.structures.volatile_hashes.calls import HostCall, may_ask
 
 __all__ = [
     "CacheMinute",
@@ -116,13 +118,13 @@ _PROCESS_SECONDS = 180
 _ENDED_SECONDS = 1
 _MOST_LOST = 20
 # So much unreported spending, and a second since the last report, make the next one come early.
-_FEWEST_SPENT = 20
 _SPENT_SHARE = 0.05
 _SPENT_SECONDS = 1.0
 QUIET_SECONDS = 30.0
 """After so many seconds without callers a process reports that it is there."""
 
 _TEXT_LENGTH = 300
+_TIMEOUTS = HostTimeouts()
 _HOST_LENGTH = 100
 
 Ask = Callable[[], Sequence[Command]]
@@ -181,6 +183,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
 
     def _start_from_zero(self) -> None:
         self.events.begin()
+        self._silence = SilenceTeller(self.name, self.events.note)
         self._lane = random.randrange(LANES)
         self._process = ""
         # By job: the names of its own figures.
@@ -298,7 +301,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
             # They are sent with the outcome of the slice, which counts next.
             self._batch.spent += operations
             now = self._clock.monotonic()
-            if self._batch.spent >= max(_FEWEST_SPENT, _SPENT_SHARE * self._known_spent) and (
+            if self._batch.spent > _SPENT_SHARE * self._known_spent and (
                 self._reported_at is None or now - self._reported_at >= _SPENT_SECONDS
             ):
                 # The fewer the others do not know of, the less they all spend beyond a cap.
@@ -315,6 +318,35 @@ class Ledger(Gathering["_Unsent"], Watcher):
         with self._lock:
             known = self._known_spent if self._today() == self._day else 0
             return known + self._batch.spent
+
+    def claim(self, operations: int) -> int | None:
+        """Count operations before they are done; return the fleet's total without them.
+
+        The total is exact: of two processes that claim at once, one hears of the other's claim. The
+        claim of a process that dies stays counted. Arguments: operations; `spend` takes the
+        difference to the real number, which may be negative. Returns: None while the server is left
+        alone after a fault. Raises: errors of redis-py; then the claim may count. One round trip in
+        the caller's time, of 50 ms at most, and three more at first.
+        """
+        breaker = self._twin.breaker_of(minute_key(self.name, 0))
+        if self._closed or not may_ask(breaker):
+            return None
+        budget = Budget(TIMEOUT_SECONDS)
+        with HostCall(breaker, _TIMEOUTS):
+            node, layout = self._place(budget)
+            with self._twin.connection(node) as connection:
+                self._ask_time(connection, budget)
+                day = int(self._now() // DAY)
+                key = day_key(self.name, day)
+                writes = _HashCommands(self.hashes, layout)
+                writes.add(("HINCRBY", key, SPENT, operations))
+                writes.add(_expire(key, _KEEP_SPENT_SECONDS, (SPENT,)))
+                replies = checked(connection.call(writes.commands, budget))
+        total = int(writes.results(replies)[0])
+        with self._lock:
+            self._day, self._known_spent = day, total
+            # The own operations that the server does not know yet are the fleet's, too.
+            return total - operations + self._batch.spent
 
     def _today(self) -> int:
         return self._day if self._ahead is None else int(self._now() // DAY)
@@ -386,21 +418,29 @@ class Ledger(Gathering["_Unsent"], Watcher):
                 # Woken twice for one batch. Not even this process's name is written then.
                 return True
         budget = Budget(_SEND_SECONDS, _WAIT_SECONDS)
-        node = self._twin.node_of(self._slot)
-        layout: Layout = drive(_OneAttemptClient(self._twin, budget), self.hashes.layout_steps())
-        layout.require_writable()
-        # All keys share a slot, so one of them stands for all.
-        steps = self.hashes.register_steps(layout, [("HINCRBY", minute_key(self.name, 0))])
-        layout = drive(_OneAttemptClient(self._twin, budget), steps)
+        node, layout = self._place(budget)
         with self._twin.connection(node) as connection:
-            if self._ahead is None or not connection.is_open:
-                # An unreachable server costs no counts, because the question fails first.
-                self._heard_time(checked(connection.call([("TIME",)], budget))[0])
+            # An unreachable server costs no counts, because the question fails first.
+            self._ask_time(connection, budget)
             with self._lock:
                 batch, self._batch = self._batch, self._new_batch()
                 self._is_due = False
             self._send(batch, layout, connection, budget)
         return True
+
+    def _place(self, budget: Budget) -> tuple[Node, Layout]:
+        """Return the node of this ledger's keys and their layout, fit for writes."""
+        node = self._twin.node_of(self._slot)
+        client = _OneAttemptClient(self._twin, budget)
+        layout: Layout = drive(client, self.hashes.layout_steps())
+        layout.require_writable()
+        # All keys share a slot, so one of them stands for all.
+        steps = self.hashes.register_steps(layout, [("HINCRBY", minute_key(self.name, 0))])
+        return node, drive(client, steps)
+
+    def _ask_time(self, connection: OneAttempt, budget: Budget) -> None:
+        if self._ahead is None or not connection.is_open:
+            self._heard_time(checked(connection.call([("TIME",)], budget))[0])
 
     def _send(self, batch: _Unsent, layout: Layout, connection: OneAttempt, budget: Budget) -> None:
         now, moment = self._now(), self._clock.monotonic()
@@ -411,6 +451,8 @@ class Ledger(Gathering["_Unsent"], Watcher):
             is_due = minute != self._reported_minute or self._is_leaving
             batch.offered = self._offered if is_due else 0
         changes = self._changes(batch, minute, day)
+        silence = self._silence.ask(now)
+        changes += silence
         writes = _HashCommands(self.hashes, layout)
         for change in changes:
             writes.add(change)
@@ -460,6 +502,8 @@ class Ledger(Gathering["_Unsent"], Watcher):
             for change, result in zip(changes, results, strict=True):
                 if change[:2] == ("HINCRBY", day_key(self.name, day)):
                     self._known_spent = int(result)
+        if silence:
+            self._silence.hear(results[-len(silence) :], now, moment)
 
     def _hear(self, asked: Sequence[tuple[list[Command], Hear]], replies: Sequence[Any]) -> None:
         start = 0

@@ -277,6 +277,11 @@ def logins_key(name: str) -> bytes:
     return f"{{workstealing:ledger:{name}}}:logins".encode()
 
 
+def ledger_names(name: str) -> tuple[str, str]:
+    """Return texts of which each of a ledger's keys holds one, and no other ledger's key does."""
+    return f"{{workstealing:ledger:{name}}}:", f"ws:{namespace_of(name)}:"
+
+
 def field_of(figure: str, job: str) -> str:
     """Return the field of one figure of a job."""
     return f"{figure}:{job}"

@@ -17,12 +17,17 @@ Each module imports modules of lower lines only; a test reads these lines and ho
 
 from __future__ import annotations
 
-from workstealing.recruiting.adaptive import Adaptive, Spending
-from workstealing.recruiting.explaining import Explanation
-from workstealing.recruiting.hooks import Hooks
-from workstealing.recruiting.job import FunctionJob, Job
-from workstealing.recruiting.recruiter import JobStats, Recruiter, Stats
-from workstealing.recruiting.slice import Outcome, Slice
+from typing import TYPE_CHECKING
+
+from workstealing.doors import light_door
+
+if TYPE_CHECKING:
+    from workstealing.recruiting.adaptive import Adaptive, Spending
+    from workstealing.recruiting.explaining import Explanation
+    from workstealing.recruiting.hooks import Hooks
+    from workstealing.recruiting.job import FunctionJob, Job
+    from workstealing.recruiting.recruiter import JobStats, Recruiter, Stats
+    from workstealing.recruiting.slice import Outcome, Slice
 
 __all__ = [
     "Adaptive",
@@ -37,3 +42,16 @@ __all__ = [
     "Spending",
     "Stats",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = light_door(
+        __name__,
+        {
+            "workstealing.recruiting.adaptive": "Adaptive Spending",
+            "workstealing.recruiting.explaining": "Explanation",
+            "workstealing.recruiting.hooks": "Hooks",
+            "workstealing.recruiting.job": "FunctionJob Job",
+            "workstealing.recruiting.recruiter": "JobStats Recruiter Stats",
+            "workstealing.recruiting.slice": "Outcome Slice",
+        },
+    )

@@ -24,7 +24,8 @@ class Spending(Protocol):
     """A counter of spent operations, which an adaptive rate reads and feeds.
 
     Both methods run in callers' time, `spent_today` about once a second. They answer from memory.
-    A shared counter sends and reads its figures later.
+    A shared counter sends and reads its figures later. If it has a method `claim` as well, such as
+    `Ledger.claim`, that one is asked before each slice, so processes do not overspend together.
     """
 
     def spent_today(self) -> int:
@@ -221,6 +222,8 @@ class Controller:
     __slots__ = (
         "_adaptive",
         "_anchor",
+        "_claimed",
+        "_dearest",
         "_has_looked",
         "_interval",
         "_last",
@@ -252,6 +255,9 @@ class Controller:
         # next trend reaches back. At first the age is taken to be at its aim.
         self._last = self._anchor = (clock.monotonic(), _AIM * adaptive.lag)
         self._has_looked = False
+        # The operations counted ahead for the slice that runs, and the most of any slice so far; at
+        # first a guess: a look, and one command an item.
+        self._claimed, self._dearest = 0, 1 + limit
 
     @property
     def limit(self) -> int:
@@ -393,23 +399,48 @@ class Controller:
         age = self._last[1] / self._adaptive.lag
         return 1.0 + min(waited, _MOST_URGENCY) * min(age, _OLDEST_URGENCY)
 
+    def claim(self) -> bool:
+        """Count the next slice's operations ahead; say whether the daily cap lets it begin.
+
+        As many are counted as this process's dearest slice of late took. Without a cap, or with a
+        spending that cannot claim or does not know, the figures at hand decide. One round trip of a
+        ledger. The spending's errors pass.
+        """
+        self._claimed = 0
+        claim = getattr(self._spending, "claim", None)
+        if claim is not None and not self.is_spent:
+            before = claim(self._dearest)
+            if before is not None:
+                self._claimed = self._dearest
+                if before >= self._stops:
+                    self.spend(0)
+                    return False
+                return True
+        return not self.is_spent
+
     def spend(self, operations: int) -> None:
-        """Count operations towards the daily cap, if there is one."""
+        """Count a slice's operations towards the daily cap, if there is one, less those claimed."""
+        ahead, self._claimed = self._claimed, 0
+        if operations:
+            self._dearest = max(operations, self._dearest - self._dearest // 8)
         if self._spending is not None:
-            self._spending.spend(operations)
+            self._spending.spend(operations - ahead)
 
     @property
     def is_spent(self) -> bool:
         """Whether the daily cap leaves nothing to spend."""
         return self.allowance() <= 0.0
 
+    @property
+    def _stops(self) -> float:
+        return _CAP_STOPS * (self._adaptive.max_ops_per_day or 0)
+
     def allowance(self) -> float:
         """Return the share of its rate that the daily cap leaves to the job: 0.0 to 1.0."""
         if self._spending is None or self._adaptive.max_ops_per_day is None:
             return 1.0
-        stops = _CAP_STOPS * self._adaptive.max_ops_per_day
         brakes = _CAP_BRAKES * self._adaptive.max_ops_per_day
-        left = stops - self._spending.spent_today()
+        left = self._stops - self._spending.spent_today()
         if left <= 0.0:
             return 0.0
-        return min(1.0, left / (stops - brakes))
+        return min(1.0, left / (self._stops - brakes))

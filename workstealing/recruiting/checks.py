@@ -71,15 +71,18 @@ def checked_age(age: object) -> float:
     raise ConfigurationError(f"the age that a slice observes is {age!r}; expected seconds")
 
 
-def checked_count(count: object, what: str) -> int:
+def checked_count(count: object, what: str, least: int = 0, most: int | None = None) -> int:
     """Return a count.
 
-    Arguments: count; what, its name in an error.
-    Raises: ConfigurationError unless it is an int of at least 0.
+    Arguments: count; what: its name in an error; least, most: its bounds, None: no upper one.
+    Raises: ConfigurationError unless it is a whole number within them.
     """
-    if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+    highest = math.inf if most is None else most
+    if isinstance(count, int) and not isinstance(count, bool) and least <= count <= highest:
+        # redis-py does not send an IntEnum as its number.
         return int(count)
-    raise ConfigurationError(f"{what} is {count!r}; expected an int of at least 0")
+    bounds = f"{least} or more" if most is None else f"{least} to {most}"
+    raise ConfigurationError(f"{what} is {count!r}; expected a whole number, {bounds}")
 
 
 def checked_attempts(max_attempts: object) -> int:

@@ -57,13 +57,16 @@ class Findings:
 
     Fields: at: its time, in seconds of any clock; counts: of recruits by the name of their outcome;
     full: the number of slices, of those that worked or were idle, that ended by their limit or
-    deadline, None: unknown; oldest_seconds: the highest age of garbage seen, None: unknown.
+    deadline, None: unknown; oldest_seconds: the highest age of garbage seen, None: unknown; until:
+    the latest moment at which its last good slice may have been, or its first one if none was good,
+    None: `at`.
     """
 
     at: float
     counts: Counter[str] = field(default_factory=Counter)
     full: int | None = None
     oldest_seconds: float | None = None
+    until: float | None = None
 
     @property
     def performed(self) -> int:
@@ -130,7 +133,7 @@ def judge(
     last error, None: unknown. No command.
     """
     spans = [each for each in spans if each.counts]
-    barren = _barren(spans, error) or _faulty(spans, error)
+    barren = _barren(spans, now, error) or _faulty(spans, error)
     if barren is not None:
         return Verdict(False, barren)
     looks = _unbroken([each for each in spans if each.performed])
@@ -177,27 +180,30 @@ def growth(ages: Sequence[tuple[float, float]]) -> float | None:
     return sum((at - middle) * (age - mean) for at, age in ages) / spread
 
 
-def _barren(spans: Sequence[Findings], error: str | None) -> str | None:
+def _barren(spans: Sequence[Findings], now: float, error: str | None) -> str | None:
     """Return a complaint if no slice has worked lately; skipped recruits count too."""
     found: Counter[str] = Counter()
-    since = end = None
+    since = None
     for span in reversed(spans):
-        end = span.at if end is None else end
+        since = span.at if span.until is None else span.until
         if span.good:
-            since = span.at
             break
         found.update(span.counts)
-        since = span.at
-    if since is None or end is None:
+    if since is None:
         return None
-    bad, lasted = sum(found[each] for each in _BAD), end - since
+    # Within a minute nobody knows when the last good slice was, so it is at least that long ago.
+    bad, lasted = sum(found[each] for each in _BAD), max(0.0, now - since)
     skipped = found[Outcome.SKIPPED.value]
     if bad < FEWEST_FAULTS and (bad + skipped < FEWEST_FAULTS or lasted < HISTORY_SECONDS):
         return None
     said = _came_to_nothing(found, bad, error) if bad else ""
     if skipped:
         said += f"{', ' if said else ''}{skipped:,} recruits were skipped"
-    return f"nothing has worked for {roughly(lasted)}: {said}" if lasted >= OLD_SECONDS else said
+    if lasted < OLD_SECONDS:
+        return said
+    # Rounded down, because it is a least.
+    lasted -= lasted % (60.0 if lasted < 7200.0 else 3600.0) if lasted >= 120.0 else 0.0
+    return f"nothing has worked for at least {roughly(lasted)}: {said}"
 
 
 def _faulty(spans: Sequence[Findings], error: str | None) -> str | None:
@@ -351,6 +357,8 @@ class Tally:
         span, is_new = self._span(now)
         if seen.outcome in (Outcome.WORKED, Outcome.IDLE):
             span.full = (span.full or 0) + (seen.is_full or seen.ran_out)
+        if seen.outcome.value in _GOOD:
+            span.until = now
         if seen.oldest_seconds is not None:
             span.oldest_seconds = max(seen.oldest_seconds, span.oldest_seconds or 0.0)
         span.counts[seen.outcome.value] += 1

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
@@ -73,6 +73,9 @@ class Job(abc.ABC):
 
     client: Any = None
     """The client of the job's Redis, for a job that names no structures."""
+
+    access: ClassVar[Any] = None
+    """The rights that the job needs on its server: a `JobAccess`; None: nobody has declared it."""
 
     dry_run: bool | None = None
     """Whether a slice only counts what it would handle; None: the job has no dry run."""

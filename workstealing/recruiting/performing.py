@@ -125,7 +125,7 @@ class Performer:
     def _perform(self, installed: Installed, bounds: Bounds) -> Outcome:
         started = self._clock.monotonic()
         # The rate moves once a second, and a second may bring thousands of recruits.
-        if installed.breaker.is_open(started) or self._is_spent(installed):
+        if installed.breaker.is_open(started) or not self._may_spend(installed):
             return self.skip(installed)
         outcome, items = Outcome.FAILED, 0
         error: BaseException | None = None
@@ -233,6 +233,29 @@ class Performer:
             self._report_spending(installed, error)
             return False
 
+    def _may_spend(self, installed: Installed) -> bool:
+        """Say whether the daily cap lets a slice begin; an error of the spending says yes."""
+        if installed.controller is None:
+            return True
+        try:
+            return installed.controller.claim()
+        except Exception as error:
+            if self._timeouts.include(error):
+                raise
+            self._report_spending(installed, error)
+            return True
+
+    def _spend(self, installed: Installed, operations: int) -> None:
+        if installed.controller is None:
+            return
+        try:
+            # Without the lock: the spending may have one of its own.
+            installed.controller.spend(operations)
+        except Exception as error:
+            if self._timeouts.include(error):
+                raise
+            self._report_spending(installed, error)
+
     def _observe(
         self,
         installed: Installed,
@@ -243,6 +266,7 @@ class Performer:
     ) -> bool:
         """Take in a slice's report; say whether it is time for a verdict."""
         if outcome is Outcome.SKIPPED:
+            self._spend(installed, 0)
             return False
         oldest, backlog = slice.oldest_seconds, slice.backlog
         took = now - (slice.deadline - slice.seconds)
@@ -266,14 +290,7 @@ class Performer:
             self._hooks.observed(installed.name, oldest, backlog)
         if slice.measured:
             self._hooks.measured(installed.name, slice.measured)
-        if controller is not None:
-            try:
-                # Without the lock: the spending may have one of its own.
-                controller.spend(operations)
-            except Exception as error:
-                if self._timeouts.include(error):
-                    raise
-                self._report_spending(installed, error)
+        self._spend(installed, operations)
         return is_due
 
     def _report_spending(self, installed: Installed, error: Exception) -> None:

@@ -6,8 +6,9 @@ more; every name loads what it needs when it is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from workstealing.doors import light_door
 
 if TYPE_CHECKING:
     from workstealing.spark.epilogue import enlist_batch, enlisting
@@ -17,18 +18,6 @@ if TYPE_CHECKING:
     from workstealing.spark.sources import register
     from workstealing.spark.sweeping import sweep
     from workstealing.spark.totals import accumulated, recruits
-
-_MODULES = {
-    "accumulated": "workstealing.spark.totals",
-    "enlist_batch": "workstealing.spark.epilogue",
-    "enlisting": "workstealing.spark.epilogue",
-    "install": "workstealing.spark.installing",
-    "listen": "workstealing.spark.listening",
-    "reconcile": "workstealing.spark.reconciling",
-    "recruits": "workstealing.spark.totals",
-    "register": "workstealing.spark.sources",
-    "sweep": "workstealing.spark.sweeping",
-}
 
 __all__ = [
     "accumulated",
@@ -42,22 +31,27 @@ __all__ = [
     "sweep",
 ]
 
+if not TYPE_CHECKING:
+    _load, __dir__ = light_door(
+        __name__,
+        {
+            "workstealing.spark.epilogue": "enlist_batch enlisting",
+            "workstealing.spark.installing": "install",
+            "workstealing.spark.listening": "listen",
+            "workstealing.spark.reconciling": "reconcile",
+            "workstealing.spark.sources": "register",
+            "workstealing.spark.sweeping": "sweep",
+            "workstealing.spark.totals": "accumulated recruits",
+        },
+    )
 
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        value = getattr(import_module(_MODULES[name]), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "pandas", "pyarrow"}:
-            raise
-        from workstealing.errors import MissingExtraError
+    def __getattr__(name: str) -> Any:
+        """Load a public name when it is first used. Raises: MissingExtraError without Spark."""
+        try:
+            return _load(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "pandas", "pyarrow"}:
+                raise
+            from workstealing.errors import MissingExtraError
 
-        raise MissingExtraError("spark", str(error.name)) from error
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+            raise MissingExtraError("spark", str(error.name)) from error

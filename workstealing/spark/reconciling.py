@@ -45,11 +45,12 @@ from workstealing.jobs.settling import (
     settle,
     settle_unchanged,
 )
-from workstealing.recruiting.checks import checked_seconds
+from workstealing.recruiting.checks import checked_count, checked_seconds
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.slice import Slice
 from workstealing.spark.making import Factory, Recipe
 from workstealing.spark.sessions import cores_of, named, optimized_plan, run_each
-from workstealing.spark.stages import Refusal, checked_count, refusal_of
+from workstealing.spark.stages import Refusal, refusal_of
 from workstealing.store.budget import Budget
 from workstealing.structures.tracked_set import TrackedSet
 from workstealing.structures.tracked_set.layout import id_text
@@ -141,7 +142,7 @@ def reconcile(
     ids = _ids_of(table, id_column)
     if partitions is None:
         partitions = 2 * cores_of(spark)
-    partitions = checked_count(partitions, "partitions")
+    partitions = checked_count(partitions, "partitions", 1)
     max_removed = _checked_removed(max_removed)
     group = f"workstealing-reconcile-{recipe.token}"
     with named(spark, group, "workstealing reconcile: generations"):
@@ -238,12 +239,13 @@ def _brake(found: Reconciled, most: float) -> None:
     """Refuse to remove more than was allowed. Raises: TooManyRemovals."""
     allowed = most if isinstance(most, int) else most * found.tracked
     if found.removed > allowed:
+        said = f"the table lacks {found.removed:,} of {found.tracked:,} tracked ids"
+        ANNOUNCEMENTS.tell("braked", "a reconcile by Spark", f"{said}, and nothing was changed")
         sample = ", ".join(map(repr, found.removed_sample[:3]))
         raise TooManyRemovals(
-            f"the table lacks {found.removed:,} of {found.tracked:,} tracked ids, such as {sample},"
-            f" and has {found.in_table:,} ids itself; max_removed={most!r} allows {allowed:,.0f},"
-            " so nothing was changed: see whether it is the right table, and spells its ids as the"
-            " application does, or allow more"
+            f"{said}, such as {sample}, and has {found.in_table:,} ids itself;"
+            f" max_removed={most!r} allows {allowed:,.0f}, so nothing was changed: see whether it"
+            " is the right table, and spells its ids as the application does, or allow more"
         )
 
 

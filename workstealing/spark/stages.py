@@ -57,13 +57,6 @@ def checked_share(share: object, what: str) -> float:
     return float(share)
 
 
-def checked_count(count: object, what: str) -> int:
-    """Return a whole number. Raises: ConfigurationError unless it is 1 or more."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigurationError(f"{what} is {count!r}; expected 1 or more")
-    return count
-
-
 IDLE_IN_A_ROW = 5
 """How often in a row a job that does not divide must find nothing, to be taken for drained."""
 VAIN_IN_A_ROW = 8

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError, is_connection_fault
-from workstealing.recruiting.checks import checked_limit, checked_seconds
+from workstealing.recruiting.checks import checked_count, checked_limit, checked_seconds
 from workstealing.recruiting.job import DivisibleJob, Job
 from workstealing.spark.making import Factory, Recipe
 from workstealing.spark.sessions import cores_of, named, run_each
@@ -32,7 +32,6 @@ from workstealing.spark.stages import (
     Orders,
     Refusal,
     TurnResult,
-    checked_count,
     checked_share,
     refusal_of,
     take_turn,
@@ -121,12 +120,12 @@ def sweep(
         None if max_ops is None else _checked_rate(max_ops),
         None if max_share is None else checked_share(max_share, "max_share"),
     )
-    max_rounds = checked_count(max_rounds, "max_rounds")
+    max_rounds = checked_count(max_rounds, "max_rounds", 1)
     if partitions is None:
         # A bound is divided among the parts, and only those that run can use their shares.
         is_bounded = max_ops is not None or max_share is not None
         partitions = cores_of(spark) * (1 if is_bounded else PARTS_A_CORE)
-    partitions = checked_count(partitions, "partitions")
+    partitions = checked_count(partitions, "partitions", 1)
     group = f"workstealing-sweep-{recipe.token}"
     with named(spark, group, "workstealing sweep: division"):
         plan = run_each(spark, [partitions], lambda n: _divide(recipe, n))[0]

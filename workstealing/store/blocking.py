@@ -21,7 +21,7 @@ MARGIN_SECONDS = 5.0
 _PAUSE_SECONDS = 0.05
 
 
-def milliseconds(seconds: float) -> int:
+def block_ms(seconds: float) -> int:
     """Return a time as a BLOCK option takes it, where 0 would mean for ever."""
     return max(1, math.ceil(seconds * 1000))
 

@@ -17,7 +17,6 @@ from redis.connection import parse_url
 from redis.sentinel import Sentinel
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.embedded import EmbeddedServer
 
 URL_VARIABLES = ("WORKSTEALING_REDIS_URL", "REDIS_URL")
 """The environment's variables that name a Redis; each is read when it is needed."""
@@ -200,6 +199,8 @@ def _query(query: str) -> dict[str, Any]:
 
 
 def _embedded(options: dict[str, Any]) -> redis.Redis:
+    from workstealing.store.embedded import EmbeddedServer
+
     server = EmbeddedServer().start()
     try:
         client: redis.Redis = redis.Redis.from_url(server.url, **options)

@@ -1,8 +1,8 @@
-"""The rights that each structure and job needs on its server: declarations, and the rule from them.
+"""The rights that structures and jobs need on their servers: declarations, and the rule from them.
 
-A structure's scripts say themselves which commands they use, so a rule is read from their text; a
-declaration names the other commands, and the forms of the keys. A job needs the rights to its
-structures, and some jobs need more.
+Each structure and each job declares its own, in its class. A structure's scripts say themselves
+which commands they use, so a rule is read from their text; a declaration names the other commands,
+and the forms of the keys. A job needs the rights to its structures, and some jobs need more.
 """
 
 from __future__ import annotations
@@ -115,28 +115,30 @@ class JobAccess:
     more: Access | None = None
     native: bool = False
 
-    def of(self, kind: str) -> Access:
+    def on(self, access: Access) -> Access:
         """Return the access to one of its structures, with what it uses besides."""
-        found = access_by_kind()[kind]
-        return found if self.more is None else found.plus(self.more)
+        return access if self.more is None else access.plus(self.more)
 
 
 @cache
 def access_by_kind() -> dict[str, Access]:
     """Return the access of each kind of structure, as its class declares it, by its `kind`."""
     # The structures import this module.
-    import workstealing.structures  # noqa: F401
-    from workstealing.structures.structure import Structure
+    from workstealing import structures
+    from workstealing.structures.shuffle_queue.base import QueueNamespace
 
-    found: dict[str, Access] = {}
-    waiting: list[type[Structure]] = [Structure]
-    while waiting:
-        # The package's own before a user's subclasses of them; a user's base may have no kind yet.
-        each = waiting.pop(0)
-        waiting += each.__subclasses__()
-        if each.access is not None and hasattr(each, "kind"):
-            found.setdefault(each.kind, each.access)
-    return {kind: found[kind] for kind in sorted(found, key=str.lower)}
+    declared = (
+        structures.DurableKeys,
+        structures.Ick,
+        structures.Log,
+        structures.ShardedIck,
+        structures.ShuffleQueue,
+        QueueNamespace,
+        structures.TimeShardQueue,
+        structures.TrackedSet,
+        structures.VolatileHashes,
+    )
+    return {each.kind: each.access for each in declared if each.access is not None}
 
 
 def names_of(structure: Any) -> tuple[str, str]:
@@ -153,21 +155,19 @@ def access_of(structure: Any, job: Any, *, is_moving: bool = False) -> Access | 
     Arguments: structure; job; is_moving: whether it lies on a fleet whose keys move to new homes.
     """
     of_job, kind = job_access(job), structure.kind
-    if of_job is not None and kind in of_job.kinds:
-        found = of_job.of(kind)
-    elif structure.access is not None:
-        found = structure.access
-    else:
+    found: Access | None = structure.access
+    if found is None:
         return None
+    if of_job is not None and kind in of_job.kinds:
+        found = of_job.on(found)
     return found.plus(MOVING) if is_moving and kind in ON_FLEETS else found
 
 
 def job_access(job: Any) -> JobAccess | None:
-    """Return what a ready-made job uses; None for a job of another make."""
-    for each in type(job).__mro__:
-        if each.__module__.startswith("workstealing.jobs") and each.__name__ in JOBS:
-            return JOBS[each.__name__]
-    return None
+    """Return what a job, or a class of jobs, declares that it uses; None if it declares nothing."""
+    # A job of a user's may have an attribute of this name for something else.
+    declared = getattr(job, "access", None)
+    return declared if isinstance(declared, JobAccess) else None
 
 
 @cache
@@ -238,132 +238,10 @@ DUE = frozenset({"TIME", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE"})
 EXPIRING = QUEUED | DUE | {"HDEL", "PTTL", "TYPE", "UNLINK", "ZADD", "ZRANGEBYSCORE", "ZREM"}
 """The commands that the collecting of expired fields sends, besides scripts."""
 
-_ONLY_HASHES, _ONLY_KEYS = ("volatile hashes",), ("durable keys",)
 OF_NAMESPACES = ("volatile hashes", "durable keys", "shuffle queues")
 """The kinds whose NAME is their namespace."""
-ON_FLEETS = (*_ONLY_HASHES, *_ONLY_KEYS)
+ON_FLEETS = ("volatile hashes", "durable keys")
 """The kinds whose keys are carried to new homes when a fleet has other nodes."""
 
 MOVING = Access(keys=(), scripts=("fleet",), commands=frozenset(), users_keys=True)
 """The further rights of volatile hashes and durable keys while a fleet's keys move to new homes."""
-
-# Of a job that walks the keyspace; its place on each node stands in a hash.
-_PLACES = ("ws:NAME:adopt:*",)
-_WALK = frozenset({"SCAN", "HSCAN", "INFO", "TIME", "HGET", "HGETALL", "DEL"})
-
-_OF_RULES = Access(
-    keys=("{*}:ws:leftovers:NAME:*",),
-    scripts=("leftovers", "walk"),
-    # Scripts are told by the rules which of these they send; a rule may read by others, too.
-    commands=ALWAYS
-    | ATTEMPT
-    | _WALK
-    | {"SSCAN", "ZSCAN", "GET", "SET", "EXPIRE", "PEXPIRE", "PTTL", "XADD", "XTRIM", "XRANGE"}
-    | {"XREVRANGE", "XDEL", "DUMP", "RESTORE", "UNLINK", "SREM", "ZREM", "HDEL", "LREM", "SADD"}
-    | {"ZADD", "HSET", "MEMORY|USAGE", "EXISTS", "TYPE", "HLEN", "HEXISTS", "HMGET", "LLEN"}
-    | {"LINDEX", "LRANGE", "SISMEMBER", "SCARD", "ZSCORE", "ZRANGE", "ZCARD", "STRLEN", "XLEN"}
-    | {"ZCOUNT", "XPENDING", "XINFO|GROUPS", "XINFO|CONSUMERS", "XINFO|STREAM"},
-    users_keys=True,
-)
-
-JOBS = {
-    "AdoptHashes": JobAccess(
-        _ONLY_HASHES,
-        Access(
-            keys=_PLACES,
-            scripts=("volatile_hashes/adopt", "walk"),
-            commands=ATTEMPT
-            | _WALK
-            | {"EXISTS", "HEXISTS", "HLEN", "ZCARD", "ZMSCORE", "ZRANGE", "ZREM"},
-            native=frozenset({"HPEXPIREAT", "HPEXPIRETIME"}),
-        ),
-    ),
-    "FleetRebalance": JobAccess(
-        ON_FLEETS,
-        MOVING.plus(Access(keys=(), commands=frozenset({"SCAN", "HSCAN", "ZSCAN", "UNLINK"}))),
-    ),
-    "HashFieldExpiry": JobAccess(_ONLY_HASHES),
-    "IckReaper": JobAccess(("Ick", "sharded Ick")),
-    "KeyExpiry": JobAccess(_ONLY_KEYS),
-    "Leftovers": JobAccess(more=_OF_RULES),
-    "LogCompactor": JobAccess(("log",)),
-    "LogTrimmer": JobAccess(("log",)),
-    "MigrateToEmulated": JobAccess(
-        _ONLY_HASHES,
-        Access(
-            keys=_PLACES,
-            scripts=(
-                *("volatile_hashes/take_back", "volatile_hashes/mark_shard"),
-                *("walk", "layout/change"),
-            ),
-            commands=_WALK | {"GET"},
-            native=frozenset({"HPEXPIRETIME"}),
-        ),
-        native=True,
-    ),
-    "MigrateToNative": JobAccess(
-        _ONLY_HASHES,
-        Access(
-            keys=(),
-            scripts=("volatile_hashes/migrate", "volatile_hashes/mark_shard", "layout"),
-            commands=frozenset({"GET", "HGET", "TIME", "ZCARD"}),
-        ),
-        native=True,
-    ),
-    "NativeFieldAudit": JobAccess(
-        _ONLY_HASHES,
-        Access(
-            keys=(),
-            commands=frozenset({"SCAN", "HSCAN", "HLEN", "HMGET", "INFO", "TIME"}),
-            native=frozenset({"HPEXPIRETIME"}),
-        ),
-        native=True,
-    ),
-    "QueueExpiry": JobAccess(("shuffle queues",)),
-    "ShuffleQueueReaper": JobAccess(("shuffle queue",)),
-    "TimeShardSweeper": JobAccess(("time shard queue",)),
-    "TrackQueued": JobAccess(("tracked set",)),
-    "UntrackDone": JobAccess(("tracked set",)),
-}
-"""The access of each ready-made job, by the name of its class or of one that it inherits from."""
-
-OF_SPARK = Access(
-    keys=("ws:spark:recruits:*",),
-    commands=CONNECTION
-    | {"MULTI", "EXEC", "HINCRBY", "EXPIRE", "HGETALL"}
-    | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "HMGET", "SMISMEMBER", "ZMSCORE", "ZSCORE"},
-    native=frozenset({"HPTTL"}),
-)
-"""The rights that Spark's tasks need to count, and its sources to read, besides the structures'."""
-
-OF_PLAIN_KEYS = Access(
-    keys=(),
-    commands=CONNECTION
-    | {"MULTI", "EXEC", "EXISTS", "TYPE", "PTTL", "PEXPIRE", "UNLINK"}
-    | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "LRANGE", "XRANGE", "XINFO|STREAM"}
-    | {"GET", "MGET", "HGETALL", "HMGET", "HLEN", "LLEN", "SCARD", "ZCARD", "XLEN"}
-    | {"SET", "HSET", "RPUSH", "SADD", "ZADD", "XADD"},
-    users_keys=True,
-)
-"""The rights that Spark's format "workstealing.redis" needs, on keys that its user names."""
-
-OF_SURVEY = Access(
-    keys=(),
-    commands=CONNECTION
-    | {"SCAN", "TIME", "DBSIZE", "INFO", "CLIENT|NO-TOUCH"}
-    | {"TYPE", "PTTL", "MEMORY|USAGE", "OBJECT|IDLETIME", "OBJECT|REFCOUNT"}
-    | {"EXISTS", "GET", "GETRANGE", "STRLEN", "HRANDFIELD", "SRANDMEMBER", "ZRANDMEMBER"}
-    | {"HGET", "HMGET", "HGETALL", "HLEN", "HEXISTS", "HSCAN", "SSCAN", "SCARD", "SISMEMBER"}
-    | {"ZSCAN", "ZCARD", "ZCOUNT", "ZRANGE", "ZSCORE", "LLEN", "LINDEX", "LRANGE", "LPOS"}
-    | {"XLEN", "XRANGE", "XREVRANGE", "XPENDING", "XINFO|GROUPS", "XINFO|CONSUMERS"}
-    | {"XINFO|STREAM"}
-    | OF_A_CLUSTER,
-    users_keys=True,
-)
-"""The commands that a survey reads with; one that is refused leaves its facts unknown."""
-
-OF_SENTINELS = Access(
-    keys=(),
-    commands=frozenset({"PING", "SENTINEL|MASTERS", "SENTINEL|GET-MASTER-ADDR-BY-NAME"}),
-)
-"""The rights of a user of the sentinels: they have other users than the servers."""

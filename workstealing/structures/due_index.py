@@ -24,6 +24,7 @@ from workstealing.store.connection import Command, checked, is_elsewhere
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
 from workstealing.store.operations import Operation, Steps, drive
 from workstealing.store.twin import Node, Twin
+from workstealing.structures.layout import scored
 from workstealing.structures.namespace import (
     Layout,
     Names,
@@ -184,7 +185,7 @@ class DueIndex:
             replies, moved = self.twin.call_each(node, [("TIME",), *commands, *counted], budget)
         clock, *replies = replies
         size = replies.pop() if counted else None
-        now = self.milliseconds(clock)
+        now = self.time_ms(clock)
         self._ahead = now / 1000 - self._clock.monotonic()
         foreign: ResponseError | None = None
         found: list[DueKey] = []
@@ -242,7 +243,7 @@ class DueIndex:
     def server_ms(self, budget: Budget) -> int:
         """Return the time of the server that holds the layout, in ms. One round trip."""
         (clock,) = self._call(self._node_of_key(self.names.layout), [("TIME",)], budget)
-        return self.milliseconds(clock)
+        return self.time_ms(clock)
 
     def refresh_registry(self, budget: Budget) -> None:
         """Read the registry of index shards, unless it was read in the last 10 seconds."""
@@ -276,7 +277,7 @@ class DueIndex:
         (reply,) = checked(self._call(self._node_of_key(key), [command], budget))
         return step.read(reply) if isinstance(step, Operation) else reply
 
-    def milliseconds(self, clock: Any) -> int:
+    def time_ms(self, clock: Any) -> int:
         """Return a reply of TIME as milliseconds since the epoch. Raises: the reply of an error."""
         if isinstance(clock, Exception):
             raise clock
@@ -379,8 +380,3 @@ class DueIndex:
         for i in range(len(items) - 1, 0, -1):
             j = self._below(i + 1)
             items[i], items[j] = items[j], items[i]
-
-
-def scored(reply: Sequence[bytes]) -> list[tuple[bytes, float]]:
-    """Return a flat WITHSCORES reply as pairs of member and score."""
-    return [(member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)]

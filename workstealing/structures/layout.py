@@ -212,3 +212,8 @@ def as_pairs(reply: Any) -> dict[str, str]:
 def as_text(value: Any) -> str:
     """Return a reply of any client as text; bytes that are not UTF-8 become escapes."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def scored(reply: Sequence[Any]) -> list[tuple[Any, float]]:
+    """Return a flat WITHSCORES reply as pairs of member and score."""
+    return [(member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)]

@@ -20,6 +20,22 @@ from workstealing.store.budget import Budget, Pace
 from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node, Twin
+from workstealing.structures.access import CONNECTION, OF_A_CLUSTER, Access
+
+OF_SURVEY = Access(
+    keys=(),
+    commands=CONNECTION
+    | {"SCAN", "TIME", "DBSIZE", "INFO", "CLIENT|NO-TOUCH"}
+    | {"TYPE", "PTTL", "MEMORY|USAGE", "OBJECT|IDLETIME", "OBJECT|REFCOUNT"}
+    | {"EXISTS", "GET", "GETRANGE", "STRLEN", "HRANDFIELD", "SRANDMEMBER", "ZRANDMEMBER"}
+    | {"HGET", "HMGET", "HGETALL", "HLEN", "HEXISTS", "HSCAN", "SSCAN", "SCARD", "SISMEMBER"}
+    | {"ZSCAN", "ZCARD", "ZCOUNT", "ZRANGE", "ZSCORE", "LLEN", "LINDEX", "LRANGE", "LPOS"}
+    | {"XLEN", "XRANGE", "XREVRANGE", "XPENDING", "XINFO|GROUPS", "XINFO|CONSUMERS"}
+    | {"XINFO|STREAM"}
+    | OF_A_CLUSTER,
+    users_keys=True,
+)
+"""The commands that a survey reads with; one that is refused leaves its facts unknown."""
 
 LONGEST_BATCH = 0.0001
 """The seconds of a server's time that a batch takes at most, once its commands' cost is known.

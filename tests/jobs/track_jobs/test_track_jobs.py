@@ -16,6 +16,7 @@ from workstealing.dashboard.watched import watch
 from workstealing.errors import Aborted, ConfigurationError, LayoutError, Skipped
 from workstealing.jobs import TrackQueued, UntrackDone
 from workstealing.recruiting import Outcome, Slice
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog
 from workstealing.structures import AsyncTrackedSet, TrackedSet
 from workstealing.testing import RecordingHooks, always
@@ -103,11 +104,14 @@ def test_the_job_pauses_itself_where_the_source_knows_none_of_500_ids(
     recruiter.add_hook(figures)
     job = UntrackDone(tracked, limit=50)
     recruiter.install(job, rate=1.0, seconds=5.0)
+    heard, _ = ANNOUNCEMENTS.since(0)
     with caplog.at_level("WARNING", "workstealing.jobs"):
         outcomes = [recruiter.enlist() for _ in range(12)]
     assert outcomes == [Outcome.WORKED] * 10 + [Outcome.SKIPPED] * 2
     assert tracked.count() == 500
     assert figures.measured == ["halted"]
+    _, (told,) = ANNOUNCEMENTS.since(heard)
+    assert told[:3] == ("braked", job.name, "its source knew work of none of the last ids")
     (said,) = (each.getMessage() for each in caplog.records)
     assert said.startswith("UntrackDone of the tracked set 'queued' has paused itself, because")
     assert said.endswith("then call resume() of the TrackedSet")

@@ -11,6 +11,7 @@ from support.recording import Recording
 from support.servers import AnyServer, RedisServer
 from support.steps import send
 from workstealing.errors import ConfigurationError
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.store.scripts import load
 from workstealing.structures import AsyncShardedIck, NoLease, ShardedIck
 from workstealing.structures.sharded_ick.layout import shard_of
@@ -59,7 +60,16 @@ def placed(sharded: ShardedIck) -> dict[str, float]:
 @pytest.mark.parametrize(("before", "after"), [(1, 5), (4, 8), (5, 2), (3, 4), (7, 1)])
 def test_all_members_are_where_they_belong(any_server: AnyServer, before: int, after: int) -> None:
     sharded = filled(any_server, before)
+    heard, _ = ANNOUNCEMENTS.since(0)
     finish(sharded, after)
+    _, told = ANNOUNCEMENTS.since(heard)
+    assert {(each.kind, each.subject) for each in told} == {
+        ("layout", f"the sharded ick {sharded.name!r}")
+    }
+    assert [each.text for each in told] == [
+        f"a change from {before} to {after} ick shards began",
+        f"all members are in {after} ick shards",
+    ]
     assert placed(sharded) == MEMBERS
     stats = sharded.stats()
     assert (stats["ick_shards"], stats["total_size"], stats["moving_size"]) == (after, 300, 0)

@@ -352,7 +352,7 @@ def test_an_idle_queue_stands_in_the_due_index(any_server: AnyServer) -> None:
         (lambda q: q.read("g", "c", block=-1), "block="),
         (lambda q: q.read("g", "c", block=float("inf")), "block="),
         (lambda q: q.read("g", "c", prefer_stream=-1), "prefer_stream"),
-        (lambda q: q.read_many("g", "c", 0), "n=0"),
+        (lambda q: q.read_many("g", "c", 0), "^n is 0; expected a whole number, 1 to"),
         (lambda q: q.ack("1-2-3"), "is no message"),
         (lambda q: q.nack("1-2-3"), "is no message"),
         (lambda q: split_id("x"), "is no id"),

@@ -116,11 +116,6 @@ function fillChartRow(row, { name, cells: said }) {
   said.forEach((each, number) => text(row.querySelector(`[data-cell="${number}"]`), each));
 }
 
-function fillCache(row, cache) {
-  const { name, share, hits, stale, misses, waits, computations, took, uncached } = cache;
-  fields(row, { name, share, hits, stale, misses, waits, computations, took, uncached });
-}
-
 function fillPager(name, pager) {
   const form = document.querySelector(`.find[data-list="${name}"]`);
   form.hidden = !pager.is_needed;
@@ -146,6 +141,26 @@ function fillLines(container, lines) {
       return item;
     }),
   );
+}
+
+// As with_links in alarms.py: the section that an alarm names is a link to it.
+function fillAlarms(list, alarms) {
+  const { runbook } = document.body.dataset;
+  if (!runbook) return fillLines(list, alarms);
+  while (list.children.length > alarms.length) list.lastElementChild.remove();
+  alarms.forEach((alarm, number) => {
+    const line = list.children[number] || list.appendChild(document.createElement("li"));
+    const parts = alarm.split(/(docs\/runbook\.md#[a-z]+)/);
+    // A link that stays keeps its focus, although the seconds in its sentence change.
+    if (line.childNodes.length !== parts.length) {
+      line.replaceChildren(...parts.map((_, place) => (place % 2 ? document.createElement("a") : "")));
+    }
+    parts.forEach((part, place) => {
+      const node = line.childNodes[place];
+      text(node, part);
+      if (place % 2) Object.assign(node, { href: runbook + part.slice(part.indexOf("#")), rel: "noreferrer" });
+    });
+  });
 }
 
 function fillTiles(tiles) {
@@ -368,7 +383,7 @@ function fill(page) {
   document.body.classList.toggle("old", page.old);
   const count = page.alarm_count;
   document.title = `${count ? `(${count}) ` : ""}Work stealing: ${page.name}`;
-  fillLines(document.getElementById("alarms"), page.alarms);
+  fillAlarms(document.getElementById("alarms"), page.alarms);
   const fine = document.getElementById("fine");
   text(fine, page.fine);
   fine.hidden = count > 0;
@@ -382,7 +397,7 @@ function fill(page) {
   text(document.getElementById("dead-text"), dead.text);
   const { text: called, rows: caches } = page.caches;
   text(document.getElementById("caches-text"), called);
-  match(document.getElementById("cache-rows"), "cache-template", caches, "id", fillCache);
+  match(document.getElementById("cache-rows"), "cache-template", caches, "id", fields);
   document.getElementById("caches-section").hidden = caches.length === 0;
   const { text: happened, rows: lately } = page.events;
   text(document.getElementById("events-text"), happened);

@@ -13,6 +13,16 @@ from typing import Any, TypeVar
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import DEFAULT_CLIENT, ClientSettings
+from workstealing.structures.access import CONNECTION, Access
+
+OF_SPARK = Access(
+    keys=("ws:spark:recruits:*",),
+    commands=CONNECTION
+    | {"MULTI", "EXEC", "HINCRBY", "EXPIRE", "HGETALL"}
+    | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "HMGET", "SMISMEMBER", "ZMSCORE", "ZSCORE"},
+    native=frozenset({"HPTTL"}),
+)
+"""The rights that Spark's tasks need to count, and its sources to read, besides the structures'."""
 
 T = TypeVar("T")
 

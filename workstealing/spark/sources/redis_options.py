@@ -10,6 +10,18 @@ from dataclasses import dataclass
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.options import OptionReader, without_path
+from workstealing.structures.access import CONNECTION, Access
+
+OF_PLAIN_KEYS = Access(
+    keys=(),
+    commands=CONNECTION
+    | {"MULTI", "EXEC", "EXISTS", "TYPE", "PTTL", "PEXPIRE", "UNLINK"}
+    | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "LRANGE", "XRANGE", "XINFO|STREAM"}
+    | {"GET", "MGET", "HGETALL", "HMGET", "HLEN", "LLEN", "SCARD", "ZCARD", "XLEN"}
+    | {"SET", "HSET", "RPUSH", "SADD", "ZADD", "XADD"},
+    users_keys=True,
+)
+"""The rights that Spark's format "workstealing.redis" needs, on keys that its user names."""
 
 FORMAT = "workstealing.redis"
 KINDS = ("hash", "string", "list", "set", "zset", "stream")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from redis.commands.core import AsyncBasicKeyCommands, BasicKeyCommands
 from redis.exceptions import ResponseError
 
-from workstealing.clock import Duration, seconds_of
+from workstealing.clock import Duration, milliseconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.store.grants import Asking, asks, checked_nonce
 from workstealing.store.keys import SLOT_TAGS, key_slot, require_users_key, to_bytes
@@ -158,7 +158,15 @@ class _KeySurface:
         the lease (any more), and nothing is changed. Raises: ConfigurationError for an unusable
         token or lease; LayoutError; errors of redis-py. One round trip.
         """
-        return self._command(("EXTEND", name, _checked_token(token), _milliseconds(lease)), {})
+        return self._command(
+            (
+                "EXTEND",
+                name,
+                _checked_token(token),
+                _milliseconds(lease),
+            ),
+            {},
+        )
 
 
 # As in volatile_hashes.surface.
@@ -233,7 +241,7 @@ def empty_reply(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any] | N
 
 
 def _milliseconds(lease: Duration) -> int:
-    return int(seconds_of(lease, "lease", 0.001, _LONGEST_MS / 1000) * 1000)
+    return milliseconds_of(lease, "lease", _LONGEST_MS / 1000)
 
 
 def _checked_token(token: int | None) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Never
 
 from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_count
 from workstealing.recruiting.faults import log_safely
 from workstealing.store.fleet import placed
 from workstealing.store.keys import require_one_slot, require_users_name, to_bytes
@@ -42,13 +43,12 @@ from workstealing.structures.ick.members import (
     Members,
     Pairs,
     adding,
-    checked_count,
     checked_reservation,
     dead_members,
     in_chunks,
     pairs_of,
     require_one,
-    scored,
+    reserved,
 )
 from workstealing.structures.layout import as_text
 from workstealing.structures.structure import (
@@ -104,7 +104,7 @@ class _IckOperations:
         given up, and the batch is shorter. On a pipeline only the first 1,000 are part of its
         transaction.
         """
-        return self._exchanging(checked_count(n), (), backwash, self.token)
+        return self._exchanging(checked_count(n, "n"), (), backwash, self.token)
 
     @operation
     def ack(self, *members: Member, token: str | None = None) -> Steps[Acked]:
@@ -128,7 +128,7 @@ class _IckOperations:
         as both. More than 1,000 members are reserved as by `reserve`.
         """
         done = [to_bytes(member) for member in members]
-        return self._exchanging(checked_count(n), done, backwash, self._token(token))
+        return self._exchanging(checked_count(n, "n"), done, backwash, self._token(token))
 
     @operation
     def stats(self) -> Steps[dict[str, Any] | None]:
@@ -233,7 +233,7 @@ class _IckOperations:
             flat = yield from self._going_on(n, made, flat, left)
         acked += sum(earlier)
         # After a batch is handed back, nothing is reserved under its token.
-        return Batch(scored(flat), made if n else "", Acked(acked, len(members) - acked))
+        return Batch(reserved(flat), made if n else "", Acked(acked, len(members) - acked))
 
     def _going_on(self, n: int, token: str, flat: list[Any], left: Any) -> Steps[list[Any]]:
         """Go on with a reservation of which one script made a piece; return all its members."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
+from workstealing.structures.layout import scored
 from workstealing.structures.stored import MOST_STORED, unbelieved
 from workstealing.structures.users_names import beside
 
@@ -105,14 +106,6 @@ _NUMBERS = (int, float)
 _PLAIN_NUMBERS = frozenset(_NUMBERS)
 
 
-def checked_count(n: object) -> int:
-    """Return a number of members to reserve. Raises: ConfigurationError for a wrong one."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise ConfigurationError(f"n={n!r} members cannot be reserved: give a number, 0 or more")
-    # redis-py does not send an IntEnum as its number.
-    return int(n)
-
-
 def require_one(others: Sequence[object]) -> None:
     """Refuse redis-ick's order of arguments, score by score. Raises: ConfigurationError."""
     if others:
@@ -194,9 +187,9 @@ def adding(chunk: Pairs) -> tuple[str, tuple[Any, ...]]:
     return "ick/add", tuple(part for member, score in chunk for part in (score, member))
 
 
-def scored(flat: list[Any]) -> list[tuple[Any, float]]:
-    """Return a flat list of members and scores as pairs."""
-    pairs = [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
+def reserved(flat: list[Any]) -> list[tuple[Any, float]]:
+    """Return the members of a reservation and their scores, each member once."""
+    pairs = scored(flat)
     if len(pairs) > MEMBERS_A_CHUNK:
         # Between two pieces a client without tokens may have shifted what comes behind.
         return list(dict(pairs).items())

@@ -23,7 +23,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import LayoutError
-from workstealing.store.blocking import milliseconds
+from workstealing.store.blocking import block_ms
 from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait, command, operation
 from workstealing.structures.log.base import (
     LOG_VERSION,
@@ -176,7 +176,7 @@ class ReadingEntries(LogBase):
                 return there, decode_all(self.codec, found, there.offset)
             left = min(left, _MOST_SECONDS)
             waiting = (
-                *("XREAD", "COUNT", 1, "BLOCK", milliseconds(left)),
+                *("XREAD", "COUNT", 1, "BLOCK", block_ms(left)),
                 *("STREAMS", self.keys.news, b"%d-0" % there.offset),
             )
             yield Wait(self.keys.slot, waiting, left)

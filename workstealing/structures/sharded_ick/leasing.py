@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from workstealing.clock import Duration, seconds_of
+from workstealing.clock import Duration, milliseconds_of, seconds_of
 from workstealing.errors import ConfigurationError, LeaseLost, NoLease
+from workstealing.recruiting.checks import checked_count
 from workstealing.store.grants import new_nonce
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import (
@@ -23,9 +24,8 @@ from workstealing.structures.ick.members import (
     Acked,
     Batch,
     Member,
-    checked_count,
     checked_reservation,
-    scored,
+    reserved,
 )
 from workstealing.structures.layout import as_text
 from workstealing.structures.sharded_ick.layout import Core, ShardedLayout
@@ -78,17 +78,12 @@ def checked_holder(consumer: object, lease: Duration) -> Holder:
         raise ConfigurationError(
             f"the consumer {consumer!r} has no name: give a text, a host's name and process id"
         )
-    return Holder(consumer, milliseconds(seconds_of(lease, "lease", 0.001, _LONGEST_SECONDS)))
+    return Holder(consumer, milliseconds_of(lease, "lease", _LONGEST_SECONDS))
 
 
 def checked_wait(wait: Duration) -> float:
     """Return how long to wait for a lease, in seconds. Raises: ConfigurationError."""
     return seconds_of(wait, "wait", 0.0, _LONGEST_SECONDS)
-
-
-def milliseconds(seconds: float) -> int:
-    """Return the duration of a lease as the scripts take it."""
-    return max(1, round(seconds * 1000))
 
 
 class _LeasedOperations:
@@ -120,7 +115,7 @@ class _LeasedOperations:
         to end, and shorter if the lease is lost between two pieces. Raises: LeaseLost;
         ConfigurationError; LayoutError.
         """
-        return self._exchanging(checked_count(n), (), backwash)
+        return self._exchanging(checked_count(n, "n"), (), backwash)
 
     @operation
     def ack(self, *members: Member) -> Steps[Acked]:
@@ -152,7 +147,7 @@ class _LeasedOperations:
         acknowledged; ConfigurationError; LayoutError.
         """
         done = [to_bytes(member) for member in members]
-        return self._exchanging(checked_count(n), done, backwash)
+        return self._exchanging(checked_count(n, "n"), done, backwash)
 
     @operation
     def extend(self) -> Steps[None]:
@@ -191,7 +186,7 @@ class _LeasedOperations:
         total = removed + acked
         # After a batch is handed back, nothing is reserved under its token.
         made = self.token if n else ""
-        return Batch(scored(flat), made, Acked(total, len(members) - total))
+        return Batch(reserved(flat), made, Acked(total, len(members) - total))
 
     def exchanging(
         self, n: int, members: Sequence[bytes], backwash: bool, *, counts: bool = False

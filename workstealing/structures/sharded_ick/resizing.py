@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from workstealing.errors import Aborted, ConfigurationError
+from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.store.operations import AS_BYTES, Operation, Steps
 from workstealing.store.scripts import load
 from workstealing.structures.sharded_ick.layout import Core, ShardedLayout, shard_of
@@ -72,7 +73,12 @@ def resize(
     if not all(done):
         return Resized(False, moved, leased)
     yield from _relayout(core, layout, ick_shards, 0)
+    _announce(core, f"all members are in {ick_shards} ick shards")
     return Resized(True, moved, 0)
+
+
+def _announce(core: Core, change: str) -> None:
+    ANNOUNCEMENTS.tell("layout", f"the sharded ick {core.text!r}", change)
 
 
 def _begun(core: Core, ick_shards: int) -> Steps[ShardedLayout]:
@@ -90,9 +96,11 @@ def _begun(core: Core, ick_shards: int) -> Steps[ShardedLayout]:
         )
     if layout.ick_shards == ick_shards:
         return layout
-    layout = yield from _relayout(core, layout, ick_shards, layout.ick_shards)
+    before = layout.ick_shards
+    layout = yield from _relayout(core, layout, ick_shards, before)
     if layout.ick_shards != ick_shards:
         raise _overtaken(core)
+    _announce(core, f"a change from {before} to {ick_shards} ick shards began")
     return layout
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workstealing.errors import ConfigurationError
+from workstealing.structures.layout import as_text
 from workstealing.structures.shuffle_queue.names import LEGACY, MOST_STREAMS, stored_place
 from workstealing.structures.stored import stored_number
 
@@ -98,11 +99,6 @@ def split_id(message_id: object) -> tuple[int, str]:
             " like '3-17000-0'"
         ) from None
     return number, f"{ms}-{sequence}"
-
-
-def as_text(value: Any) -> str:
-    """Return a reply as text, whether or not the client decodes."""
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def read_message(

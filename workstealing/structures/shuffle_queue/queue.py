@@ -16,9 +16,9 @@ from workstealing.store.operations import (
 )
 from workstealing.store.paging import Page
 from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
+from workstealing.structures.layout import as_text
 from workstealing.structures.shuffle_queue.base import QueueNamespace
 from workstealing.structures.shuffle_queue.deleting import Deleting
-from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.names import QUEUE_VERSION
 from workstealing.structures.shuffle_queue.reading import ReadingMessages
 from workstealing.structures.shuffle_queue.settling import DeadMessage, Settling

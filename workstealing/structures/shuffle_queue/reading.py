@@ -33,17 +33,14 @@ from redis.exceptions import RedisError, ResponseError
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.blocking import milliseconds
+from workstealing.recruiting.checks import checked_count
+from workstealing.store.blocking import block_ms
 from workstealing.store.grants import Asking, asks
 from workstealing.store.operations import Operation, Steps, Wait
+from workstealing.structures.layout import as_text
 from workstealing.structures.receipts import AskedReads, Receipts
 from workstealing.structures.shuffle_queue.base import QueueBase
-from workstealing.structures.shuffle_queue.message import (
-    Message,
-    as_text,
-    note_pickup_delay,
-    read_message,
-)
+from workstealing.structures.shuffle_queue.message import Message, note_pickup_delay, read_message
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,
     MESSAGES_A_SCRIPT,
@@ -115,7 +112,7 @@ class Patience:
 def block_command(keys: QueueNames, nothing: NoMessages, seconds: float) -> tuple[Any, ...]:
     """Return the command that waits from the very moment of a look."""
     return (
-        *("XREAD", "COUNT", 1, "BLOCK", milliseconds(seconds)),
+        *("XREAD", "COUNT", 1, "BLOCK", block_ms(seconds)),
         *("STREAMS", keys.notifications, keys.legacy, nothing.notification, nothing.legacy),
     )
 
@@ -184,7 +181,9 @@ class ReadingMessages(QueueBase):
         they stay pending until the reaper returns them. Round trips as of `read` for each piece;
         about six Redis commands a message.
         """
-        return self._looking_on(group, consumer, checked_count(n), block, prefer_stream)
+        return self._looking_on(
+            group, consumer, checked_count(n, "n", 1, MOST_MESSAGES), block, prefer_stream
+        )
 
     def _looking_on(
         self,
@@ -569,16 +568,6 @@ def checked_consumer(consumer: object) -> str | bytes:
     if name in {RETURNED, RETURNED.encode()}:
         raise ConfigurationError(f"the consumer {consumer!r} is the queue's own: give another name")
     return name
-
-
-def checked_count(n: object) -> int:
-    """Return how many messages to read. Raises: ConfigurationError for anything else."""
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_MESSAGES:
-        raise ConfigurationError(
-            f"n={n!r} messages cannot be read: give a number from 1 to {MOST_MESSAGES}"
-        )
-    # redis-py does not send an IntEnum as its number.
-    return int(n)
 
 
 def checked_stream(stream: object) -> int | None:

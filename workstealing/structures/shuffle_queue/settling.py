@@ -12,10 +12,10 @@ from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps, operation
 from workstealing.store.paging import LOOKED_AT, Page, oldest
+from workstealing.structures.layout import as_text
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     Message,
-    as_text,
     message_id,
     read_message,
     split_id,

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Steps, operation
+from workstealing.structures.layout import as_text
 from workstealing.structures.shuffle_queue.base import PickupDelays, QueueBase
-from workstealing.structures.shuffle_queue.message import as_text
 from workstealing.structures.shuffle_queue.names import (
     DELAY_PREFIX,
     LEGACY,

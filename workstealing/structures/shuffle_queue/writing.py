@@ -12,13 +12,13 @@ from typing import Any
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps, operation
 from workstealing.store.paging import Page
+from workstealing.structures.layout import as_text
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     DEADLINE,
     TENANT,
     TRACKING,
     OverdueMessage,
-    as_text,
     checked_fields,
     deadline_ms,
     overdue_message,

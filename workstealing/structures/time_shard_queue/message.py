@@ -8,7 +8,6 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from workstealing.clock import seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.structures.time_shard_queue.store import Due
 
@@ -138,14 +137,6 @@ def due_of(due: Any) -> Due:
 def moment(ms: int) -> datetime:
     """Return a Unix time in milliseconds as an aware datetime."""
     return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))
-
-
-def milliseconds(name: str, duration: Any) -> int:
-    """Return a duration, in seconds or as a timedelta, in whole milliseconds: 1 or more.
-
-    Raises: ConfigurationError for anything else, naming the argument.
-    """
-    return round(1000 * seconds_of(duration, name, least=0.001))
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

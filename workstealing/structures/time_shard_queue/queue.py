@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import DataError
 
-from workstealing.clock import SYSTEM_CLOCK, Duration, WallClock, seconds_of
+from workstealing.clock import SYSTEM_CLOCK, Duration, WallClock, milliseconds_of, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.grants import Asking, AsynchronousAsks, BlockingAsks, asks
 from workstealing.store.keys import require_users_name, to_bytes
@@ -34,7 +34,6 @@ from workstealing.structures.time_shard_queue.message import (
     TimeShardStats,
     due_of,
     message_bytes,
-    milliseconds,
     moment,
     time_shard_of,
 )
@@ -214,7 +213,7 @@ class _TimeShardQueueOperations(Structure):
             raise ConfigurationError(
                 f"{taken!r} is no lease: give the Taken that a take has returned"
             )
-        return self._extending(*self._place(taken), taken.token, milliseconds("lease", lease))
+        return self._extending(*self._place(taken), taken.token, milliseconds_of(lease, "lease"))
 
     @operation
     def delete(self) -> Steps[int]:
@@ -539,4 +538,4 @@ def _checked_taking(consumer: Any, lease: Any) -> tuple[str, int]:
         raise ConfigurationError(
             f"consumer={consumer!r} is no name: give a text of 1 to {LONGEST_CONSUMER} characters"
         )
-    return consumer, milliseconds("lease", lease)
+    return consumer, milliseconds_of(lease, "lease")

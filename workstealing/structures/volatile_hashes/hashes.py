@@ -61,7 +61,7 @@ from workstealing.structures.on_fleet import (
     settle,
 )
 from workstealing.structures.structure import NOTE, WARNING, Check
-from workstealing.structures.volatile_hashes.caching import AsyncCaching, BlockingCaching
+from workstealing.structures.volatile_hashes.cached import AsyncCaching, BlockingCaching
 from workstealing.structures.volatile_hashes.commands import (
     NATIVE_COMMANDS,
     OPTIONAL_NATIVE_COMMANDS,

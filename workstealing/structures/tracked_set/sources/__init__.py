@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from workstealing.doors import light_door
 
 if TYPE_CHECKING:
     from workstealing.structures.tracked_set.sources.sql import SqlSource
@@ -37,10 +39,9 @@ class Source(Protocol):
         ...
 
 
-def __getattr__(name: str) -> Any:
-    """Load SqlSource, which needs SQLAlchemy, when it is first used."""
-    if name == "SqlSource":
-        from workstealing.structures.tracked_set.sources.sql import SqlSource
-
-        return SqlSource
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = light_door(
+        __name__,
+        {"workstealing.structures.tracked_set.sources.sql": "SqlSource"},
+        needs={"sqlalchemy": "SqlSource"},
+    )
