@@ -19,8 +19,7 @@
 --@include ick
 --@include listed
 --@include reservation
-local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]
-local held, attempts, seen, dead = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local version, pset, cset, held, attempts, seen, dead = unpack(KEYS)
 local problem = refuse_all(version, pset, cset, held, attempts, seen, dead)
 if problem then
   return problem

@@ -17,9 +17,7 @@
 -- open_group() does.
 --@include clock
 --@include group
-local meta, state, line, turns, granted = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local pending, attempts, dead, revived = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local waiting, news = KEYS[10], KEYS[11]
+local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)
 local problem, group = open_group(meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, ARGV[1], ARGV[2])
 if problem then
   return problem

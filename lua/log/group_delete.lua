@@ -13,9 +13,7 @@
 --   ARGV[1] group
 -- Returns how many keys were deleted.
 --@include group
-local meta, state, line, turns, granted = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local pending, attempts, dead, revived = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local waiting = KEYS[10]
+local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting = unpack(KEYS)
 local facts = redis.pcall('HMGET', meta, 'mark')
 local problem = refuse(meta, facts) or refuse_all(state, line, turns, granted, pending, attempts, dead, revived, waiting)
 if problem then

@@ -17,9 +17,7 @@
 -- Returns { 0 }, or { -2, kind } if there is one of another kind.
 --@include clock
 --@include group
-local meta, state, line, turns, granted = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local pending, attempts, dead, revived = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local waiting, news = KEYS[10], KEYS[11]
+local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'epoch', 'group:' .. ARGV[1], 'joined')
 local problem = refuse(meta, facts) or refuse_all(state, line, turns, granted, pending, attempts, dead, revived, waiting)
 if problem then

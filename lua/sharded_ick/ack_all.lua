@@ -14,8 +14,7 @@
 -- or reservation is not the one that holds.
 --@include shard
 --@include reservation
-local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local lease_key = KEYS[6]
+local version, pset, cset, held, attempts, lease_key = unpack(KEYS)
 local problem, current, lease = open_held(version, pset, cset, held, attempts, lease_key, ARGV[2])
 if not lease or current == '' or current ~= ARGV[1] then
   return problem or false

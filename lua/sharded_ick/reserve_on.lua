@@ -17,8 +17,7 @@
 -- Returns { { member, score, ... } or how many, what is left to be done ('' for nothing) }; nil, with nothing
 -- changed, if the lease or the reservation does not hold any more, or where the mark is newer.
 --@include shard
-local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local lease_key = KEYS[6]
+local version, pset, cset, held, attempts, lease_key = unpack(KEYS)
 local problem, current, lease = open_held(version, pset, cset, held, attempts, lease_key, ARGV[2])
 if not lease or current ~= ARGV[1] then
   return problem or false

@@ -10,9 +10,8 @@
 --   ARGV[1] the caller's mark
 -- Returns how many messages it held that were not consumed.
 --@include settle
-local waiting, leased, messages, history = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local consumed, released, dead = KEYS[6], KEYS[7], KEYS[8]
-local problem = refuse(KEYS[1], ARGV[1], KEYS, KINDS)
+local mark, waiting, leased, messages, history, consumed, released, dead = unpack(KEYS)
+local problem = refuse(mark, ARGV[1], KEYS, KINDS)
 if problem then
   return problem
 end

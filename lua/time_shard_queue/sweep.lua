@@ -16,9 +16,8 @@
 --   ARGV[4..] ids with an `i` before each, and entries of released with an `r` before each
 --@include settle
 --@include clock
-local waiting, leased, messages, history = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local consumed, released, dead = KEYS[6], KEYS[7], KEYS[8]
-local problem = refuse(KEYS[1], ARGV[1], KEYS, KINDS)
+local mark, waiting, leased, messages, history, consumed, released, dead = unpack(KEYS)
+local problem = refuse(mark, ARGV[1], KEYS, KINDS)
 if problem then
   return problem
 end

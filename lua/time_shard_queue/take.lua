@@ -22,9 +22,8 @@
 -- due time, attempts and token }.
 --@include settle
 --@include clock
-local waiting, leased, messages, history = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local consumed, released, dead = KEYS[6], KEYS[7], KEYS[8]
-local problem = refuse(KEYS[1], ARGV[1], KEYS, KINDS) or refuse_key('STRLEN', KEYS[9], 'the receipt of a take')
+local mark, waiting, leased, messages, history, consumed, released, dead, receipt_key = unpack(KEYS)
+local problem = refuse(mark, ARGV[1], KEYS, KINDS) or refuse_key('STRLEN', receipt_key, 'the receipt of a take')
 if problem then
   return problem
 end
@@ -44,7 +43,7 @@ local function tell(id, message, due, takes, given_back)
 end
 
 -- What was leased under this nonce before, as far as the leases hold; nothing after it was withdrawn.
-local before = redis.call('GET', KEYS[9])
+local before = redis.call('GET', receipt_key)
 if before then
   local more, until_ms, held = string.match(before, '^(%d) (%d+) (.*)$')
   if more then
@@ -125,6 +124,6 @@ if taken == 0 and unbelieved then
 end
 found[1] = taken < wanted and more and 1 or 0
 if taken > 0 then
-  redis.call('SET', KEYS[9], found[1] .. ' ' .. ends .. ' ' .. table.concat(receipt, ' '), 'PX', ARGV[7])
+  redis.call('SET', receipt_key, found[1] .. ' ' .. ends .. ' ' .. table.concat(receipt, ' '), 'PX', ARGV[7])
 end
 return found

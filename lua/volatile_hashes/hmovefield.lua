@@ -16,9 +16,7 @@
 -- Returns 1, or 0 when there is no such field; no computer of the new one stores anything over it.
 --@include leases
 --@include two_hashes
-local hash, deadlines, due, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local to_hash, to_deadlines, to_due, to_mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local leases = KEYS[9]
+local hash, deadlines, due, mark, to_hash, to_deadlines, to_due, to_mark, leases = unpack(KEYS)
 local field, to_field = ARGV[4], ARGV[5]
 local problem = refuse_leases(leases) or refuse_either(hash, deadlines, due, mark, to_deadlines, to_due, to_mark, ARGV[1])
 if problem then

@@ -10,8 +10,7 @@
 --   ARGV[1] mark
 -- Returns 1, or 0 when something stands at the destination. Errors: no such key.
 --@include two_hashes
-local hash, deadlines, due, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local to_hash, to_deadlines, to_due, to_mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local hash, deadlines, due, mark, to_hash, to_deadlines, to_due, to_mark = unpack(KEYS)
 local problem = refuse_rename(hash, deadlines, due, mark, to_deadlines, to_due, to_mark, ARGV[1])
 if problem then
   return problem

@@ -112,6 +112,7 @@ _FUNCTION = re.compile(r"^local function (\w+)\(([^)]*)\)\n(.*?)^end", re.MULTIL
 def _undeclared(body: str) -> list[str]:
     """Return the commands of a script on keys that are not certainly among its KEYS."""
     # An element of KEYS is a key, and so is the whole of it.
+    body = re.sub(r"local ([\w, ]+) = unpack\(KEYS\)", _named_keys, body)
     body = re.sub(r"unpack\(KEYS(, \d+)?\)", "KEYS[1]", re.sub(r"--.*", "", body))
     body = _lists_of_keys(body)
     outside = _FUNCTION.sub("", body)
@@ -153,6 +154,12 @@ def _undeclared(body: str) -> list[str]:
         for command, key in _calls(text)
         if not is_key(key, scope)
     ]
+
+
+def _named_keys(match: re.Match[str]) -> str:
+    """Return what `local a, b = unpack(KEYS)` says, with each key by its number."""
+    numbers = range(1, match[1].count(",") + 2)
+    return f"local {match[1]} = {', '.join(f'KEYS[{number}]' for number in numbers)}"
 
 
 def _arguments(name: str, text: str) -> list[str]:
@@ -211,6 +218,8 @@ def test_an_undeclared_key_is_noticed() -> None:
     assert _undeclared(named) == []
     assert _undeclared(named.replace("= KEYS[1]", "= ARGV[1]")) == ["GET key"]
     assert _undeclared("redis.call('DEL', unpack(KEYS, 4))\n") == []
+    assert _undeclared("local a, b = unpack(KEYS)\nredis.call('GET', b)\n") == []
+    assert _undeclared("local a, b = unpack(ARGV)\nredis.call('GET', b)\n") == ["GET b"]
     assert _undeclared("redis.call('DEL', unpack(ARGV, 4))\n") == ["DEL "]
     either = "redis.call('ZSCORE', KEYS[is_full and 2 or 3], ARGV[1])\n"
     assert _undeclared(either) == []
@@ -240,7 +249,7 @@ def test_a_header_names_as_many_keys_as_the_script_takes(name: str) -> None:
 def _unlisted(source: str) -> list[str]:
     """Return the KEYS and ARGV that a script uses, or its header skips, without their line."""
     lines = re.findall(r"^-- {3}(KEYS|ARGV)\[(\d+)(\.\.)?\] \S", source, re.MULTILINE)
-    code = re.sub(r"--.*", "", source)
+    code = re.sub(r"local ([\w, ]+) = unpack\(KEYS\)", _named_keys, re.sub(r"--.*", "", source))
     found = [] if lines else ["KEYS"]
     for name in ("KEYS", "ARGV"):
         numbers = [int(number) for each, number, _ in lines if each == name]
@@ -265,6 +274,7 @@ def test_a_missing_line_is_noticed() -> None:
     header = "-- Reads.\n--   KEYS[1] key\n--   ARGV[1] mark\n--   ARGV[2..] fields\n-- Returns.\n"
     assert _unlisted(header + "return { KEYS[1], ARGV[7], unpack(ARGV, 2) }\n") == []
     assert _unlisted(header + "return KEYS[2]\n") == ["KEYS[2]"]
+    assert _unlisted(header + "local key, mark = unpack(KEYS)\nreturn key\n") == ["KEYS[2]"]
     assert _unlisted(header.replace("ARGV[1]", "ARGV[3]")) == ["ARGV out of order"]
     assert _unlisted(header.replace("--   ARGV", "-- ARGV") + "return #ARGV\n") == ["ARGV"]
     assert _unlisted(header.replace("[2..]", "[2]") + "return ARGV[3]\n") == ["ARGV[3]"]
