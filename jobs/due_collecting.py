@@ -188,7 +188,7 @@ def due_backlog(index: DueIndex, seconds: float, what: str, *, overdue: bool = T
     (None if keys that are not due count too). Raises: LayoutError for a foreign due index;
     connection faults. Two round trips to each node.
     """
-    budget = Budget(seconds, timeout=seconds)
+    budget = Budget.whole(seconds)
     layout = index.layout(budget)
     if layout is None or layout.is_native:
         return Backlog(0, 0.0, what)
@@ -232,7 +232,7 @@ def items_backlog(
     `count`.
     """
     keys = due_backlog(index, seconds, what, overdue=overdue)
-    budget = Budget(seconds, timeout=seconds)
+    budget = Budget.whole(seconds)
     layout = index.layout(budget) if keys.count else None
     if layout is None:
         return keys

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, OutOfTime, Skipped
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.health import Servers
@@ -162,8 +162,7 @@ class FleetRebalance(DivisibleJob):
         Raises: ConfigurationError for a native namespace without `match`; LayoutError. O(keys) on
         the former nodes, 100 a round trip; else one round trip to each node.
         """
-        seconds = seconds_of(seconds, "seconds")
-        budget, found, is_exact = Budget(seconds, timeout=seconds), set[bytes](), True
+        budget, found, is_exact = Budget.whole(seconds), set[bytes](), True
         for node in self._former or self._indexes:
             look = self._moving_from if self._former else self._marks_on
             try:

@@ -265,7 +265,7 @@ class _FieldCollector(DueCollector):
 
     def backlog(self, seconds: float = 5.0, most_hashes: int = 1000) -> Backlog:
         """Count the garbage of the namespace; see `HashFieldExpiry.backlog`."""
-        budget = Budget(seconds, timeout=seconds)
+        budget = Budget.whole(seconds)
         layout = self._index.layout(budget)
         if layout is None or layout.is_native:
             return Backlog(0, 0.0, self.what)

@@ -132,8 +132,7 @@ class IckReaper(DivisibleJob):
         of each Ick are looked at (beyond that the count is a projection, and says so). Raises:
         LayoutError; OutOfTime; connection faults. One round trip for each Ick.
         """
-        seconds = seconds_of(seconds, "seconds")
-        budget = Budget(seconds, timeout=seconds)
+        budget = Budget.whole(seconds)
         count, oldest, exact = 0, 0.0, True
         for ick in self._icks():
             reaper = self._reaper(ick)

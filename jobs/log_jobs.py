@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from workstealing.clock import Duration, seconds_of
+from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import (
@@ -116,8 +116,7 @@ class LogJob(DivisibleJob):
         Arguments: seconds: how long it may take, in seconds or a timedelta. Raises: LayoutError;
         connection faults. Two or three round trips a log.
         """
-        seconds = seconds_of(seconds, "seconds")
-        budget = Budget(seconds, timeout=seconds)
+        budget = Budget.whole(seconds)
         found = [each.backlog(budget) for each in self._engines]
         return Backlog(
             sum(each.count for each in found),

@@ -205,7 +205,7 @@ class MigrateToEmulated(DivisibleJob):
         """
         seconds = seconds_of(seconds, "seconds")
         self._index.forget_layout()
-        layout = self._index.layout(Budget(seconds, timeout=seconds))
+        layout = self._index.layout(Budget.whole(seconds))
         what = "fields to hand back"
         if layout is None or layout.backend == EMULATED:
             return Backlog(0, 0.0, what)

@@ -253,7 +253,7 @@ class _Migrator:
     def backlog(self, seconds: float) -> Backlog:
         """Count the fields that are not handed over yet; see `items_backlog`."""
         self._index.forget_layout()
-        budget = Budget(seconds, timeout=seconds)
+        budget = Budget.whole(seconds)
 
         def count(node: Node, found: Sequence[bytes]) -> int:
             asked = [("ZCARD", self._names.deadlines(each)) for each in found]

@@ -158,7 +158,7 @@ class _QueueCollector(DueCollector):
 
         Two round trips to each node, and two for each queue.
         """
-        drive, budget = self._index.drive, Budget(seconds, timeout=seconds)
+        drive, budget = self._index.drive, Budget.whole(seconds)
 
         def count(_: Node, found: Sequence[bytes]) -> int:
             return sum(drive(_keys_of(each), budget) for each in found)

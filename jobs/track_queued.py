@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from workstealing.clock import Duration, seconds_of
+from workstealing.clock import Duration
 from workstealing.errors import Aborted
 from workstealing.jobs.settling import require_layout
 from workstealing.recruiting.checks import checked_limit
@@ -103,11 +103,10 @@ class TrackQueued(Job):
         table has more rows; their age is unknown. Raises: the source's errors; LayoutError;
         connection faults. One question to the database, and one round trip to each node.
         """
-        seconds = seconds_of(seconds, "seconds")
-        budget = Budget(seconds, timeout=seconds)
+        budget = Budget.whole(seconds)
         source = self.tracked.require_source()
         with blaming(source):
-            rows = source.rows_after("", LOOKED_AT, seconds)
+            rows = source.rows_after("", LOOKED_AT, budget.timeout)
         members = dict.fromkeys(id_bytes(each) for each, _ in rows)
         missing = self._missing(self.tracked.names.grouped(members), budget)
         count = sum(map(len, missing.values()))

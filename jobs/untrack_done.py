@@ -10,7 +10,7 @@ from typing import Any
 
 from redis.exceptions import OutOfMemoryError
 
-from workstealing.clock import Duration, seconds_of
+from workstealing.clock import Duration
 from workstealing.errors import OutOfTime, Skipped
 from workstealing.jobs.settling import Settled, require_layout, settle
 from workstealing.recruiting.checks import checked_limit
@@ -158,8 +158,7 @@ class UntrackDone(Job):
         an age, which is unknown. Raises: the source's errors; LayoutError; connection faults. Three
         round trips to each node, and one question to the database.
         """
-        seconds = seconds_of(seconds, "seconds")
-        budget = Budget(seconds, timeout=seconds)
+        budget = Budget.whole(seconds)
         twin, names = self.tracked.twin, self.tracked.names
         total = sum(sizes_of(twin, names, budget).values())
         drawn = list(map(id_text, draw_tracked(twin, names, SAMPLE, budget)))
@@ -167,7 +166,7 @@ class UntrackDone(Job):
             return Backlog(0, 0.0, WITHOUT_WORK)
         source = self.tracked.require_source()
         with blaming(source):
-            work = set(source.with_work(list(set(drawn)), seconds))
+            work = set(source.with_work(list(set(drawn)), budget.timeout))
         stale = sum(each not in work for each in drawn)
         oldest = None if stale else 0.0
         return Backlog(round(total * stale / len(drawn)), oldest, WITHOUT_WORK, exact=False)

@@ -285,6 +285,7 @@ LEVELS = {
     "errors": 0,
     "clock": 0,
     "doors": 0,
+    "safe_text": 0,
     "lua": 0,
     "recruiting": 1,
     "store": 1,

@@ -129,8 +129,7 @@ class ShuffleQueueReaper(DivisibleJob):
         entries, or if a message may have been counted as both. Raises: LayoutError; OutOfTime;
         connection faults. Changes nothing. Two round trips, and two for each group.
         """
-        seconds = seconds_of(seconds, "seconds")
-        budget = Budget(seconds, timeout=seconds)
+        budget = Budget.whole(seconds)
         facts = self.reaper.read_facts(budget)
         if facts is None:
             return Backlog(0, 0.0, WAITING)

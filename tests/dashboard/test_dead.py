@@ -14,9 +14,8 @@ from support.servers import RedisServer
 from workstealing import Recruiter
 from workstealing.dashboard import Watched
 from workstealing.dashboard.queries import MOST_LISTED, list_dead, listed
-from workstealing.dashboard.safe_text import payload_text
 from workstealing.dashboard.steering import steer_dead
-from workstealing.dashboard.watched import DeadItem, watch
+from workstealing.dashboard.watched import DeadItem, payload_text, watch
 from workstealing.jobs import IckReaper, ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import Ick, Log, ShardedIck, ShuffleQueue, TimeShardQueue

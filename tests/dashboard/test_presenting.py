@@ -11,9 +11,10 @@ import pytest
 from support.dashboards import HOSTILE
 from workstealing.dashboard.presenting import blank_job, duration, number, page, rate_text
 from workstealing.dashboard.queries import Snapshot
-from workstealing.dashboard.safe_text import exact_item, item_key, visible
 from workstealing.dashboard.views import as_json
+from workstealing.dashboard.watched import exact_item, item_key
 from workstealing.metrics.minutes import CacheMinute
+from workstealing.safe_text import visible
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)

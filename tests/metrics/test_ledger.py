@@ -26,6 +26,7 @@ from workstealing import __version__
 from workstealing.errors import ConfigurationError, EvictionPolicyError, Moved, OutOfTime
 from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics import ledger as ledgers
+from workstealing.metrics import reading
 from workstealing.metrics.ledger import (
     CacheMinute,
     JobError,
@@ -33,7 +34,6 @@ from workstealing.metrics.ledger import (
     Ledger,
     Minute,
     Process,
-    _server_seconds,
     processes,
     read,
     total,
@@ -186,12 +186,12 @@ def test_a_minute_knows_nothing_of_the_last_ones_gauges(
 ) -> None:
     client = redis7.client()
     ledger = make(client)
-    ahead = _server_seconds(client, "default") // 60 * 60
+    ahead = reading._server_seconds(client, "default") // 60 * 60
     for minute, oldest in ((0, 9.0), (60, 4.0)):
         monkeypatch.setattr(ledger, "_now", lambda minute=minute: ahead + minute + 1.0)
         ledger.on_observed("sweep", oldest, 1)
         assert ledger.flush(PATIENCE)
-    monkeypatch.setattr(ledgers, "_server_seconds", lambda *_: ahead + 60)
+    monkeypatch.setattr(reading, "_server_seconds", lambda *_: ahead + 60)
     seen = [m.jobs["sweep"].oldest_seconds for m in read(client, minutes=2)]
     assert seen == [9.0, 4.0]
 
@@ -207,7 +207,7 @@ def test_minutes_are_apart_and_expire(
     clock.advance(120.0)
     ledger.on_enlisted(2)
     assert ledger.flush(PATIENCE)
-    now = int(client.execute_command("EVAL", ledgers._TIME, 1, minute_key("default", 0)))
+    now = int(client.execute_command("EVAL", reading._TIME, 1, minute_key("default", 0)))
     hashes = VolatileHashes(client, namespace="ledger.default")
     minutes = [now // 60 * 60 + 60 * later for later in range(-1, 4)]
     counts = [hashes.hget(minute_key("default", minute), "enlisted") for minute in minutes]

@@ -25,7 +25,14 @@ from workstealing.dashboard.figures import OwnMinutes
 from workstealing.dashboard.presenting import page
 from workstealing.dashboard.queries import Queries, Snapshot
 from workstealing.metrics import watching
-from workstealing.metrics.ledger import Ledger, processes, read, server_time
+from workstealing.metrics.ledger import (
+    BUSY_SECONDS,
+    QUIET_SECONDS,
+    Ledger,
+    processes,
+    read,
+    server_time,
+)
 from workstealing.metrics.prometheus import PrometheusHooks
 from workstealing.metrics.watching import WATCH, RunningSlice, Watch, Watcher, running_slice
 from workstealing.recruiting import Outcome, Recruiter
@@ -98,11 +105,12 @@ def test_a_stuck_slice_of_a_sync_worker_is_seen_on_every_surface(
     (process,) = until(lambda: [each for each in processes(client) if each.reported != first])
     assert process.running is not None
 
-    seen = snapshot_of(client, ahead=20.0)
+    # Its next report is due then, and not missed.
+    seen = snapshot_of(client, ahead=18.0)
     (sentence,) = complaints(seen)
     where = f"on {socket.gethostname()}, process {process.pid}"
     assert re.match(
-        rf"held: a slice has been running for 2\d s {where}, since [0-9:]+ UTC", sentence
+        rf"held: a slice has been running for \d\d s {where}, since [0-9:]+ UTC", sentence
     )
     assert sentence in as_text(seen)
     shown = page(seen, "default", "viewer")
@@ -229,13 +237,15 @@ def test_a_process_without_callers_says_that_it_is_there(redis7: RedisServer) ->
     ledger.on_enlisted(1)
     assert ledger.flush(PATIENCE)
     (before,) = processes(client)
-    clock.advance(29.0)
-    ledger.on_beat(None)
-    assert ledger.flush(PATIENCE)
-    assert processes(client) == [before]
-    clock.advance(2.0)
-    ledger.on_beat(None)
-    until(lambda: processes(client) != [before])
+    for seconds in (BUSY_SECONDS, QUIET_SECONDS):
+        (told,) = processes(client)
+        clock.advance(seconds - 1.0)
+        ledger.on_beat(None)
+        assert ledger.flush(PATIENCE)
+        assert processes(client) == [told]
+        clock.advance(2.0)
+        ledger.on_beat(None)
+        until(lambda before=told: processes(client) != [before])
     (after,) = processes(client)
     assert (after.pid, after.started) == (before.pid, before.started)
     assert before.reported is not None
@@ -245,3 +255,44 @@ def test_a_process_without_callers_says_that_it_is_there(redis7: RedisServer) ->
     # At its end it is off the list, and no alarm asks for it.
     ledger.close(PATIENCE)
     until(lambda: processes(client) == [])
+
+
+def promises(server: RedisServer, every: float) -> bool:
+    """Say whether the one process promises its next report within so many seconds."""
+    return [each.every for each in processes(server.client())] == [every]
+
+
+def test_a_process_that_nobody_was_recruited_in_is_watched_too(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it falls silent when its callers stop, though it is there."""
+    begun: list[bool] = []
+    monkeypatch.setattr(WATCH, "begin", lambda: begun.append(True))
+    ledger = Ledger(redis7.client())
+    recruiter = Recruiter()
+    recruiter.add_hook(ledger)
+    ledger.on_enlisted(3)
+    assert ledger.flush(PATIENCE)
+    assert begun
+    ledger.close()
+
+
+def test_a_busy_process_is_missed_within_half_a_minute(redis7: RedisServer) -> None:
+    clock = ManualClock()
+    ledger = Ledger(redis7.client(), interval=0.5, clock=clock)
+    recruiter = Recruiter()
+    recruiter.add_hook(ledger)
+    ledger.on_enlisted(3)
+    assert ledger.flush(PATIENCE)
+    (busy,) = processes(redis7.client())
+    assert busy.every == BUSY_SECONDS
+    assert busy.reported is not None
+    assert [busy.is_silent(busy.reported + seconds) for seconds in (24.0, 26.0)] == [False, True]
+    # It keeps its promise though nobody calls it any more, and then promises less.
+    clock.advance(BUSY_SECONDS - 0.1)
+    ledger.on_beat(None)
+    assert promises(redis7, BUSY_SECONDS)
+    clock.advance(0.2)
+    ledger.on_beat(None)
+    until(lambda: promises(redis7, QUIET_SECONDS))
+    ledger.close()

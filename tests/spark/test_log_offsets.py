@@ -21,7 +21,8 @@ from workstealing.spark.sources.log_offsets import (
     cut,
     planned,
 )
-from workstealing.spark.sources.log_options import EARLIEST, LATEST, LogOptions, Positions
+from workstealing.spark.sources.log_options import EARLIEST, LATEST, LogOptions
+from workstealing.spark.sources.options import Positions
 
 EPOCH = "0000000000000001"
 NEXT_EPOCH = "0000000000000002"

@@ -8,7 +8,8 @@ import pytest
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
-from workstealing.spark.sources.log_options import EARLIEST, LATEST, LogOptions, Positions
+from workstealing.spark.sources.log_options import EARLIEST, LATEST, LogOptions
+from workstealing.spark.sources.options import Positions
 
 
 class TestParsing:
@@ -85,7 +86,7 @@ class TestParsing:
             ({"logs": "a", "startingOffset": "1.5"}, "'startingOffset' is '1.5'"),
             ({"logs": "a", "startingOffset": "true"}, "'startingOffset' is 'true'"),
             ({"logs": "a", "startingOffset": '{"a": [1]}'}, "'startingOffset' is "),
-            ({"logs": "a", "startingOffset": '{"b": 1}'}, "names the log 'b'"),
+            ({"logs": "a", "startingOffset": '{"b": 1}'}, "names 'b'"),
             (
                 {"logs": "a", "endingOffset": "earliest"},
                 "is 'earliest': give latest, the",

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
+from workstealing.spark.sources.options import Positions
 from workstealing.spark.sources.pushing import sorted_out
 from workstealing.spark.sources.redis_columns import default_schema, shape_of, typed
 from workstealing.spark.sources.redis_keys import (
@@ -38,7 +39,7 @@ from workstealing.spark.sources.redis_keys import (
     pushed_of,
     tasks,
 )
-from workstealing.spark.sources.redis_options import KINDS, RedisOptions, Starting
+from workstealing.spark.sources.redis_options import KINDS, RedisOptions
 from workstealing.spark.sources.redis_writing import checked_for_writing
 
 TEXT = StringType()
@@ -94,7 +95,7 @@ class TestParsing:
             partitions=3,
             permissive=True,
             pushes=True,
-            starting=Starting("earliest", (("c", "17-0"),)),
+            starting=Positions("earliest", (("c", "17-0"),)),
             most_offsets=50,
             fail_on_data_loss=False,
             replaces=True,
@@ -127,7 +128,10 @@ class TestParsing:
             ({"type": "hash", "ttlSeconds": "1e12"}, "above 60,000,000,000 seconds"),
             ({"type": "stream", "startingOffsets": "17-0"}, "'startingOffsets' is '17-0'"),
             ({"type": "stream", "startingOffsets": '{"a": 17}'}, "the id after which to begin"),
-            ({"type": "stream", "keys": "a", "startingOffsets": '{"b": "1-0"}'}, "stream 'b'"),
+            (
+                {"type": "stream", "keys": "a", "startingOffsets": '{"b": "1-0"}'},
+                "names 'b', which",
+            ),
         ],
     )
     def test_mistakes_are_said(self, options: dict[str, str], problem: str) -> None:

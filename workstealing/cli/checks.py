@@ -135,7 +135,7 @@ def server(twin: Twin, node: Node, address: str) -> Iterator[Check]:
     replies = twin.call(
         node,
         [("INFO",), ("TIME",), ("COMMAND", "INFO", *optional), ("ROLE",)],
-        Budget(SECONDS, timeout=SECONDS),
+        Budget.whole(SECONDS),
     )
     where = f" at {address}"
     if isinstance(replies[0], Exception):
@@ -268,7 +268,7 @@ def _median(twin: Twin, node: Node) -> float:
     took = []
     for _ in range(PINGS):
         begun = time.perf_counter()
-        twin.call(node, [("PING",)], Budget(SECONDS, timeout=SECONDS))
+        twin.call(node, [("PING",)], Budget.whole(SECONDS))
         took.append(time.perf_counter() - begun)
     return statistics.median(took)
 

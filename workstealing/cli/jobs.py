@@ -63,7 +63,7 @@ def _facts(job: Job, figures: Any) -> dict[str, Any]:
         "unit": job.unit,
         "paused": figures["paused"],
         "dry_run": job.dry_run,
-        "backlog": type(job).backlog is not Job.backlog,
+        "backlog": job.tells_backlog,
         "divisible": isinstance(job, DivisibleJob),
     }
 

@@ -7,9 +7,14 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from workstealing.errors import UnwritableError
+
+if TYPE_CHECKING:
+    from workstealing.store.paging import Page
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +71,67 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1)
         ).rstrip()
         for row in lines
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A table of a look.
+
+    Fields: title; headings; rows; left: how many columns are aligned to the left; bad: the numbers
+    of the red rows.
+    """
+
+    title: str
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    left: int = 1
+    bad: frozenset[int] = frozenset()
+
+    def text(self) -> str:
+        """Return the table for people."""
+        title = printable(self.title)
+        return f"{title}\n{table(self.headings, self.rows, self.left)}" if self.rows else title
+
+    def drawn(self) -> Any:
+        """Return the table as rich draws it."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        title = Text(printable(self.title), style="bold")
+        if not self.rows:
+            return title
+        made = Table()
+        for number, heading in enumerate(self.headings):
+            made.add_column(heading, justify="left" if number < self.left else "right")
+        for number, row in enumerate(self.rows):
+            cells = [Text(printable(cell)) for cell in row]
+            made.add_row(*cells, style="red" if number in self.bad else "")
+        return Group(title, made)
+
+
+def listed(page: Page[Any], *names: str) -> dict[str, Any]:
+    """Return a page as a look prints it.
+
+    Returns: how many items there are, these attributes of each one listed, and how many more.
+    """
+    found = [{name: _timed(getattr(each, name)) for name in names} for each in page]
+    return {"total": page.total, "listed": found, "more": page.more}
+
+
+def list_picture(title: str, found: dict[str, Any]) -> list[Picture]:
+    """Return the table of a `listed` page, with the number of items left out; [] if it is empty."""
+    items = found["listed"]
+    if not items:
+        return []
+    more = f", and {found['more']:,} more" if found["more"] else ""
+    rows = [["-" if value is None else str(value) for value in each.values()] for each in items]
+    names = [name.replace("_", " ") for name in items[0]]
+    return [Picture(f"{title}, the oldest first{more}", names, rows, left=len(names))]
+
+
+def _timed(value: Any) -> Any:
+    return value.timestamp() if isinstance(value, datetime) else value
 
 
 def figure(value: float) -> str:

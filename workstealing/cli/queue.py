@@ -6,25 +6,20 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from workstealing.cli.clients import add_url_option, cassandra_at, client_at, said
 from workstealing.cli.live import add_interval_option, add_times_option, draw, repeat
-from workstealing.cli.output import add_json_option, print_json, printable, say, table
+from workstealing.cli.output import add_json_option, print_json, printable, say
+from workstealing.cli.values import SHUFFLE, TIME
 from workstealing.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from workstealing.store.paging import Page
+    from workstealing.cli.output import Picture
 
 FAILED = 1
-SHUFFLE, TIME = "shuffle", "time"
 KINDS = {SHUFFLE: "ShuffleQueue", TIME: "TimeShardQueue"}
-LISTED = 5
-"""How many of the dead or overdue messages a look lists, the oldest first."""
 
 DESCRIPTION = """\
 Look at a ShuffleQueue or a TimeShardQueue: how many messages wait, are pending and are dead in each
@@ -206,64 +201,3 @@ class Watching:
 
     def _complaint(self, seen: dict[str, Any]) -> str:
         return f"the queue could not be asked: {seen['trouble']}"
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A table of a look.
-
-    Fields: title; headings; rows; left: how many columns are aligned to the left; bad: the numbers
-    of the red rows.
-    """
-
-    title: str
-    headings: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    left: int = 1
-    bad: frozenset[int] = frozenset()
-
-    def text(self) -> str:
-        """Return the table for people."""
-        title = printable(self.title)
-        return f"{title}\n{table(self.headings, self.rows, self.left)}" if self.rows else title
-
-    def drawn(self) -> Any:
-        """Return the table as rich draws it."""
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        title = Text(printable(self.title), style="bold")
-        if not self.rows:
-            return title
-        made = Table()
-        for number, heading in enumerate(self.headings):
-            made.add_column(heading, justify="left" if number < self.left else "right")
-        for number, row in enumerate(self.rows):
-            cells = [Text(printable(cell)) for cell in row]
-            made.add_row(*cells, style="red" if number in self.bad else "")
-        return Group(title, made)
-
-
-def listed(page: Page[Any], *names: str) -> dict[str, Any]:
-    """Return a page as a look prints it.
-
-    Returns: how many items there are, these attributes of each one listed, and how many more.
-    """
-    found = [{name: _plain(getattr(each, name)) for name in names} for each in page]
-    return {"total": page.total, "listed": found, "more": page.more}
-
-
-def list_picture(title: str, found: dict[str, Any]) -> list[Picture]:
-    """Return the table of a `listed` page, with the number of items left out; [] if it is empty."""
-    items = found["listed"]
-    if not items:
-        return []
-    more = f", and {found['more']:,} more" if found["more"] else ""
-    rows = [["-" if value is None else str(value) for value in each.values()] for each in items]
-    names = [name.replace("_", " ") for name in items[0]]
-    return [Picture(f"{title}, the oldest first{more}", names, rows, left=len(names))]
-
-
-def _plain(value: Any) -> Any:
-    return value.timestamp() if isinstance(value, datetime) else value

@@ -8,8 +8,8 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.cli.clients import FAULTS, cassandra_faults, said
-from workstealing.cli.output import figure, spell
-from workstealing.cli.queue import LISTED, SHUFFLE, TIME, Picture, list_picture, listed
+from workstealing.cli.output import Picture, figure, list_picture, listed, spell
+from workstealing.cli.values import SHUFFLE, TIME
 from workstealing.errors import ConfigurationError
 from workstealing.structures import ShuffleQueue
 from workstealing.structures.layout import as_text
@@ -24,6 +24,9 @@ from workstealing.structures.time_shard_queue.redis_store import layout_key, rea
 
 MOST_MESSAGES = 2000
 """How many messages a look reads to tell the tenants apart: it may come every second."""
+
+LISTED = 5
+"""How many of the dead or overdue messages a look lists, the oldest first."""
 
 ROWS = 32
 TENANTS = 10

@@ -222,7 +222,7 @@ def _denied(
     """Return the commands and the keys that a node refuses to the user. Raises: ResponseError."""
     key = keys[-1]
     denied: set[str] = set()
-    budget = Budget(SECONDS, timeout=SECONDS)
+    budget = Budget.whole(SECONDS)
     with twin.connection(node) as connection:
         try:
             first: list[Command] = [("WATCH", key), ("UNWATCH",), ("MULTI",), ("EXEC",)]
@@ -312,7 +312,7 @@ def sentinels(twin: Twin) -> Iterator[Check]:
 
 def cluster(twin: Twin, node: Node) -> Iterator[Check]:
     """Check what a node says of its cluster. One round trip."""
-    (reply,) = twin.call(node, [("CLUSTER", "INFO")], Budget(SECONDS, timeout=SECONDS))
+    (reply,) = twin.call(node, [("CLUSTER", "INFO")], Budget.whole(SECONDS))
     where = f"{node[0]}:{node[1]}" if node else "the node"
     if isinstance(reply, Exception):
         yield Check(
@@ -346,7 +346,7 @@ def field_expiry(twin: Twin, node: Node) -> Check:
     tag = SLOT_TAGS[twin.a_slot_of_each().get(node, 0)].decode()
     key = f"{{{tag}}}:ws:doctor:{random.getrandbits(64):016x}"
     values = [each for number in range(PROBE_FIELDS) for each in (f"f{number}", "v")]
-    budget = Budget(SECONDS, timeout=SECONDS)
+    budget = Budget.whole(SECONDS)
     made = twin.call(
         node,
         [
@@ -365,11 +365,11 @@ def field_expiry(twin: Twin, node: Node) -> Check:
     left: Any = PROBE_FIELDS
     while time.monotonic() < due + LAG_SECONDS:
         time.sleep(_POLL_SECONDS)
-        (left,) = twin.call(node, [("HLEN", key)], Budget(SECONDS, timeout=SECONDS))
+        (left,) = twin.call(node, [("HLEN", key)], Budget.whole(SECONDS))
         if isinstance(left, Exception) or not left:
             break
     lag = max(0.0, time.monotonic() - due)
-    twin.call(node, [("UNLINK", key)], Budget(SECONDS, timeout=SECONDS))
+    twin.call(node, [("UNLINK", key)], Budget.whole(SECONDS))
     if isinstance(left, Exception):
         return Check(
             "field expiry", NOTE, f"its lag could not be measured, and is unknown: {said(left)}"

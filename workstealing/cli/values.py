@@ -12,6 +12,9 @@ import re
 from collections.abc import Callable
 
 HIGHEST = 10**15
+SHUFFLE, TIME = "shuffle", "time"
+"""The kinds of queues, as --kind and JSON have them."""
+
 LONGEST_DAYS = 36500
 """A hundred years: no system clock can sleep for much longer."""
 

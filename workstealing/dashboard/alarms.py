@@ -15,7 +15,7 @@ from workstealing.dashboard.event_log import newest_of
 from workstealing.dashboard.figures import JobFigures
 from workstealing.dashboard.fleet_state import few
 from workstealing.dashboard.queries import Snapshot, StructureFigures
-from workstealing.dashboard.safe_text import visible
+from workstealing.safe_text import visible
 
 MOST_ALARMS = 12
 """How many alarms a page spells out."""

@@ -16,10 +16,10 @@ from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.dashboard.event_log import event_marks
 from workstealing.dashboard.figures import MINUTE, JobFigures, is_written, ledger_name, span_seconds
 from workstealing.dashboard.queries import Cached, Snapshot
-from workstealing.dashboard.safe_text import duration, number, time_text, visible
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.minutes import Minute
 from workstealing.recruiting.slice import PERFORMED
+from workstealing.safe_text import duration, number, time_text, visible
 
 logger = logging.getLogger("workstealing")
 

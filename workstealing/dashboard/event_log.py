@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from workstealing.dashboard.safe_text import visible
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.events import FAULTS, FleetEvent
 from workstealing.recruiting.health import roughly
+from workstealing.safe_text import visible
 
 SHOWN_SECONDS = 86_400.0
 """Older events are left to `workstealing events`."""

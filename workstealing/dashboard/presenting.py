@@ -18,17 +18,10 @@ from workstealing.dashboard.figures import (
 )
 from workstealing.dashboard.fleet_state import few
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
-from workstealing.dashboard.safe_text import (
-    UNKNOWN,
-    duration,
-    number,
-    rate_text,
-    time_text,
-    visible,
-)
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.minutes import CacheMinute
 from workstealing.recruiting.slice import OUTCOMES, spoken
+from workstealing.safe_text import UNKNOWN, duration, number, rate_text, time_text, visible
 
 SIZES = {"jobs": 25, "structures": 25, "dead": 10}
 """How many rows of each list a page shows."""

@@ -33,14 +33,14 @@ from workstealing.dashboard.fleet_state import (
     time_of_day,
 )
 from workstealing.dashboard.next_steps import DENIALS, DENIED, SILENT, then
-from workstealing.dashboard.safe_text import LONGEST_SHOWN, item_key, payload_text, visible, weight
-from workstealing.dashboard.watched import SetsAside, Watched
+from workstealing.dashboard.watched import SetsAside, Watched, item_key, payload_text, weight
 from workstealing.errors import is_connection_fault
 from workstealing.metrics.events import CLEARED, RESUMED, FleetEvent, sent
 from workstealing.metrics.events import PAUSED as PAUSE
 from workstealing.metrics.minutes import CacheMinute, Minute, Process, total_of_caches
 from workstealing.recruiting.health import roughly
 from workstealing.recruiting.job import Backlog
+from workstealing.safe_text import LONGEST_SHOWN, visible
 
 logger = logging.getLogger("workstealing")
 

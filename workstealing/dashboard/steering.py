@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from workstealing.dashboard.queries import listed, member_of
-from workstealing.dashboard.safe_text import exact_item, item_key, rate_text, visible
-from workstealing.dashboard.watched import SetsAside, Watched
+from workstealing.dashboard.watched import SetsAside, Watched, exact_item, item_key
 from workstealing.errors import ConfigurationError, RefusedError
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.recruiting.job import counted, would_handle
 from workstealing.recruiting.slice import spoken
+from workstealing.safe_text import rate_text, visible
 
 logger = logging.getLogger("workstealing")
 

@@ -15,7 +15,6 @@ from typing import Any
 from workstealing import __version__
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import (
-    ConfigurationError,
     Unanswered,
     UnknownJobError,
     is_connection_fault,
@@ -44,7 +43,6 @@ from workstealing.metrics.minutes import (
     MEASURED,
     MICROSECONDS,
     MINUTE,
-    MINUTES_OF_A_DAY,
     OFFERED,
     OLDEST,
     PROCESSES,
@@ -68,14 +66,12 @@ from workstealing.metrics.minutes import (
     lane_of,
     minute_key,
     namespace_of,
-    parsed,
-    parsed_processes,
     process_text,
     processes_key,
-    texts,
     total,
     total_of_caches,
 )
+from workstealing.metrics.reading import processes, read, server_time
 from workstealing.metrics.watching import WATCH, RunningSlice, Watcher, running_slice
 from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import COUNTS, CacheCounts
@@ -90,7 +86,6 @@ from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation, drive
 from workstealing.store.twin import Node, Twin, is_async
 from workstealing.structures.namespace import Layout
-from workstealing.structures.stored import holding_ours
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.calls import HostCall, may_ask
 
@@ -113,7 +108,6 @@ _KEEP_SPENT_SECONDS = 2 * DAY
 _LONGEST_KEEP_SECONDS = 23 * 3600
 _SEND_SECONDS = 2.0
 _WAIT_SECONDS = 1.0
-_MINUTES_A_ROUND_TRIP = 180
 _PROCESS_SECONDS = 180
 _ENDED_SECONDS = 1
 _MOST_LOST = 20
@@ -122,6 +116,9 @@ _SPENT_SHARE = 0.05
 _SPENT_SECONDS = 1.0
 QUIET_SECONDS = 30.0
 """After so many seconds without callers a process reports that it is there."""
+
+BUSY_SECONDS = 10.0
+"""The same after a report of callers, or of a slice that does not end: it is missed sooner then."""
 
 _TEXT_LENGTH = 300
 _TIMEOUTS = HostTimeouts()
@@ -197,6 +194,8 @@ class Ledger(Gathering["_Unsent"], Watcher):
         self._reported_at: float | None = None
         # Whether to report without a count: a slice does not end, nobody enlists, or the end.
         self._is_due = self._is_leaving = False
+        # The seconds within which this process has promised its next report.
+        self._promised = QUIET_SECONDS
         # The moment from which on the next report's counts are.
         self._covered_from: float | None = None
         # The enlists since the jobs' own figures of them were sent, once a minute.
@@ -241,14 +240,11 @@ class Ledger(Gathering["_Unsent"], Watcher):
             if self._closed or not self._recruiters:
                 return
             quiet = self._reported_at is not None and (
-                self._clock.monotonic() - self._reported_at >= self._every()
+                self._clock.monotonic() - self._reported_at >= self._promised
             )
             if running is not None or quiet:
                 self._is_due = True
                 self._rouse()
-
-    def _every(self) -> float:
-        return max(self._interval, QUIET_SECONDS)
 
     def on_outcome(
         self,
@@ -450,7 +446,9 @@ class Ledger(Gathering["_Unsent"], Watcher):
             # A command for each job, so once a minute.
             is_due = minute != self._reported_minute or self._is_leaving
             batch.offered = self._offered if is_due else 0
-        changes = self._changes(batch, minute, day)
+        is_busy = bool(batch.counts[ENLISTED]) or running_slice() is not None
+        promised = max(self._interval, BUSY_SECONDS if is_busy else QUIET_SECONDS)
+        changes = self._changes(batch, minute, day, promised)
         silence = self._silence.ask(now)
         changes += silence
         writes = _HashCommands(self.hashes, layout)
@@ -489,6 +487,9 @@ class Ledger(Gathering["_Unsent"], Watcher):
             raise next((reply for reply in queued if isinstance(reply, Exception)), done)
         self._reported_minute = minute
         self._reported_at = self._covered_from = moment
+        self._promised = promised
+        # It keeps the promise also in a process in which nobody is ever recruited.
+        WATCH.begin()
         with self._lock:
             self._offered -= batch.offered
         done, answers = done[: len(writes.commands)], done[len(writes.commands) :]
@@ -518,7 +519,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
         with self._lock:
             self._batch.add(batch)
 
-    def _changes(self, batch: _Unsent, minute: int, day: int) -> list[Command]:
+    def _changes(self, batch: _Unsent, minute: int, day: int, promised: float) -> list[Command]:
         """Return the hash commands that add a batch to a minute and a day."""
         key, today = minute_key(self.name, minute), day_key(self.name, day)
         counts = {name: count for name, count in batch.counts.items() if count}
@@ -542,7 +543,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
             changes.append(("HSETEX", key, *keep, *pairs))
         # A process that ends is off the list at once.
         keep = ("EX", _ENDED_SECONDS if self._is_leaving else _PROCESS_SECONDS, "FIELDS", 1)
-        changes.append(("HSETEX", processes_key(self.name), *keep, *self._introduction()))
+        changes.append(("HSETEX", processes_key(self.name), *keep, *self._introduction(promised)))
         # Adding 0 answers with the fleet's total, too.
         changes.append(("HINCRBY", today, SPENT, batch.spent))
         changes.append(_expire(today, _KEEP_SPENT_SECONDS, (SPENT,)))
@@ -574,15 +575,18 @@ class Ledger(Gathering["_Unsent"], Watcher):
             fields[field_of(REFUSED, self._names(job))] = reason[:_TEXT_LENGTH]
         return fields
 
-    def _introduction(self) -> tuple[str, str]:
-        """Return this process's field in the hash of processes, and its value."""
+    def _introduction(self, promised: float) -> tuple[str, str]:
+        """Return this process's field in the hash of processes, and its value.
+
+        Arguments: promised: the seconds within which the next report comes.
+        """
         now = self._now()
         if not self._process:
             # A pid may return, and containers share pids and sometimes names.
             self._process = f"{_host()}:{os.getpid()}:{random.getrandbits(32):08x}"
             self._started = now
         process = Process(_host(), os.getpid(), __version__, round(self._started, 3))
-        process.reported, process.every = round(now, 3), self._every()
+        process.reported, process.every = round(now, 3), promised
         running = running_slice()
         if running is not None:
             since = round(now - running.seconds, 3)
@@ -691,80 +695,5 @@ def _expire(key: bytes, seconds: int, fields: Collection[str]) -> Command:
     return ("HEXPIRE", key, seconds, "FIELDS", len(fields), *fields)
 
 
-def read(
-    client: Any,
-    name: str = "default",
-    minutes: int = 60,
-    *,
-    before: int | None = None,
-    allow_eviction: Collection[str] = (),
-) -> list[Minute]:
-    """Return the fleet's last minutes, the oldest first, the present one last.
-
-    Arguments: client: a blocking client of redis-py; name: of the ledger; minutes: their number, 1
-    to 1,440 (a minute without a report, or an expired one, has zeros); before: the last minutes
-    before this time, in seconds since the epoch, None: up to the present one; allow_eviction: as of
-    `VolatileHashes`. Raises: ConfigurationError; errors of redis-py. One round trip for each
-    180 minutes begun, one for the server's time unless `before` is given, and two or three for the
-    namespace's layout.
-    """
-    name = checked_ledger_name(name)
-    is_whole = isinstance(minutes, int) and not isinstance(minutes, bool)
-    if not is_whole or not 1 <= minutes <= MINUTES_OF_A_DAY:
-        raise ConfigurationError(f"minutes is {minutes!r}; expected a whole number from 1 to 1440")
-    client = one_server(client, "a ledger")
-    if is_async(client):
-        raise ConfigurationError("a ledger is read with a blocking client, not with an asyncio one")
-    hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
-    end = _server_seconds(client, name) if before is None else before - 1
-    present = end // MINUTE * MINUTE
-    wanted = [present - MINUTE * ago for ago in reversed(range(minutes))]
-    found: list[Minute] = []
-    for start in range(0, minutes, _MINUTES_A_ROUND_TRIP):
-        chunk = wanted[start : start + _MINUTES_A_ROUND_TRIP]
-        with hashes.pipeline(transaction=False) as pipeline:
-            for minute in chunk:
-                pipeline.hgetall(minute_key(name, minute))
-            with holding_ours(minute_key(name, 0)[:-1]):
-                replies = pipeline.execute()
-        found += [parsed(m, texts(reply)) for m, reply in zip(chunk, replies, strict=True)]
-    return found
-
-
-def processes(
-    client: Any, name: str = "default", *, allow_eviction: Collection[str] = ()
-) -> list[Process]:
-    """Return the processes that have reported in the last three minutes, by host and pid.
-
-    Arguments: as of `read`. Raises: as of `read`. One round trip, and two or three for the
-    namespace's layout.
-    """
-    name = checked_ledger_name(name)
-    client = one_server(client, "a ledger")
-    if is_async(client):
-        raise ConfigurationError("a ledger is read with a blocking client, not with an asyncio one")
-    hashes = VolatileHashes(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
-    with holding_ours(to_bytes(processes_key(name))):
-        reported = hashes.hgetall(processes_key(name))
-    return parsed_processes(texts(reported).values())
-
-
 def _host() -> str:
     return socket.gethostname()[:_HOST_LENGTH]
-
-
-def server_time(client: Any, name: str = "default") -> float:
-    """Return the time of the server that holds a ledger, in seconds since the epoch.
-
-    Arguments: as of `read`. Raises: errors of redis-py. One round trip.
-    """
-    client = one_server(client, "a ledger")
-    return float(_server_seconds(client, checked_ledger_name(name)))
-
-
-_TIME = "redis.call('EXISTS', KEYS[1]) return redis.call('TIME')[1]"
-
-
-def _server_seconds(client: Any, name: str) -> int:
-    """Return the time of the server that holds a ledger's keys."""
-    return int(client.execute_command("EVAL", _TIME, 1, minute_key(name, 0)))

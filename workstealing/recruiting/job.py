@@ -118,6 +118,11 @@ class Job(abc.ABC):
         seconds_of(seconds, "seconds")
         return None
 
+    @property
+    def tells_backlog(self) -> bool:
+        """Whether the job's class can say how much garbage waits."""
+        return type(self).backlog is not Job.backlog
+
     def within_reach(self, seconds: Duration = 1.0) -> Backlog | None:
         """Say how much garbage a slice may handle at this moment; by default, all of the backlog.
 

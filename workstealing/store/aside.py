@@ -44,7 +44,7 @@ def send_aside(twin: Twin, node: Node, commands: Sequence[Command]) -> list[Any]
     seconds = _patience(twin, node)
     connection = twin.made_for(node)
     try:
-        return connection.call_each(commands, Budget(seconds, timeout=seconds))
+        return connection.call_each(commands, Budget.whole(seconds))
     finally:
         connection.disconnect()
 

@@ -45,7 +45,7 @@ def ask(  # noqa: PLR0917 - as the fields of `Wait`
     try:
         limit = seconds + MARGIN_SECONDS
         with twin.connection(twin.node_of(slot)) as connection:
-            budget = Budget(limit, timeout=limit)
+            budget = Budget.whole(limit)
             if look is None or _is_fake(connection):
                 (reply,) = connection.call([_within(command, seconds, look, pause)], budget)
             else:

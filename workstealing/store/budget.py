@@ -14,11 +14,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Self
 
 from redis.exceptions import TimeoutError
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, seconds_of
 from workstealing.errors import OutOfTime, Unanswered
 
 TIMEOUT_SECONDS = 0.050
@@ -137,6 +137,16 @@ class Budget:
         self.timeout = timeout
         self.trips = 1
         self.deadline = None if seconds is None else clock.monotonic() + seconds
+
+    @classmethod
+    def whole(cls, duration: object, name: str = "seconds") -> Self:
+        """Return a budget of which one late reply may take all, as a backlog's.
+
+        Arguments: duration: a number of seconds, or a timedelta; name: of the argument, for the
+        error. Raises: ConfigurationError for anything else.
+        """
+        seconds = seconds_of(duration, name)
+        return cls(seconds, timeout=seconds)
 
     def require(self, trip: Trip | None = None) -> None:
         """Check that enough time is left for a command or `trips` round trips.

@@ -81,6 +81,17 @@ class DeadBox(abc.ABC):
         """Forget dead items for good; return how many were dead."""
 
 
+_INNER = {
+    *("access", "asking", "clock_shift_ms", "core", "fleet_form", "layout", "monotonic", "names"),
+    *("note", "notify", "on_keys", "other_names", "receipts", "script", "translator", "twin"),
+    *("entries_in", "expected_blocks", "has_lost", "keys", "known", "ttl_ms", "withdrawal"),
+}
+
+
+def _is_inner(name: str) -> bool:
+    return name in _INNER or name.endswith(("_steps", "_internal"))
+
+
 def times_text(count: int) -> str:
     """Return a number of times in words."""
     return "once" if count == 1 else f"{count:,} times"
@@ -106,6 +117,10 @@ class Structure:
     client: Any = None
     twin: Twin
     fleet: Any = None
+
+    def __dir__(self) -> list[str]:
+        """List the operations for users: the parts that only this package uses are left out."""
+        return [name for name in super().__dir__() if not _is_inner(name)]
 
     if not TYPE_CHECKING:
         # For a type checker an unknown name stays one.

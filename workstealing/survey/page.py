@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from workstealing.dashboard.safe_text import visible
+from workstealing.safe_text import visible
 from workstealing.survey.report import (
     HOW_TO,
     SECTIONS,

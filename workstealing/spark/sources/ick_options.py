@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.batches import Minimum, minimum_of
-from workstealing.spark.sources.options import OptionReader, without_path
+from workstealing.spark.sources.options import OptionReader, ParsedOptions, without_path
 from workstealing.store.operations import drive
 from workstealing.structures import Ick, ShardedIck
 from workstealing.structures.sharded_ick.layout import MOST_ICK_SHARDS
@@ -21,7 +20,7 @@ LEASE_SECONDS = 60
 
 
 @dataclass(frozen=True)
-class IckOptions:
+class IckOptions(ParsedOptions):
     """The options of an Ick or a ShardedIck; picklable, made at the driver.
 
     Fields: name: of a ShardedIck, or None; key: of an Ick, or None; ick_shards: for a ShardedIck
@@ -29,6 +28,8 @@ class IckOptions:
     max_members_per_trigger, lease_seconds and minimum: of a streaming read, None where nothing was
     said; client; pushes: the option `pushFilters` of a batch read.
     """
+
+    format: ClassVar[str] = FORMAT
 
     name: str | None
     key: str | None
@@ -145,7 +146,3 @@ class IckOptions:
         if self.key is not None:
             return Ick(self.client.connected(), self.key)
         return self.sharded(create=True)
-
-    def wrong(self, problem: str) -> ConfigurationError:
-        """Return the error for a problem."""
-        return ConfigurationError(f"format {FORMAT!r}: {problem}")

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.sources.batches import Admission, Rest, report_losses, wrong_offset
-from workstealing.spark.sources.log_options import FORMAT, LogOptions, Position, Positions
-from workstealing.spark.sources.options import shared_out
+from workstealing.spark.sources.log_options import FORMAT, LogOptions
+from workstealing.spark.sources.options import Position, Positions, shared_out
 from workstealing.spark.sources.pipelines import FIRST_PAGE, next_page
 from workstealing.store.operations import Steps, drive
 from workstealing.structures import Log

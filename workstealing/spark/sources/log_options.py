@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.batches import Minimum, minimum_of
-from workstealing.spark.sources.options import OptionReader, without_path
+from workstealing.spark.sources.options import (
+    OptionReader,
+    ParsedOptions,
+    Position,
+    Positions,
+    without_path,
+)
 from workstealing.structures.log.base import LogNames
 
 FORMAT = "workstealing.log"
@@ -20,30 +24,11 @@ PARTITIONS, MOST_PARTITIONS = 16, 10_000
 # More of them would be asked for one by one before each batch.
 MOST_LOGS = 1_000
 
-# The number of an entry (negative: counted from the end), or one of the words.
-Position = int | str
-
-
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """The position in each log at which a read begins or ends.
-
-    Fields: default; by_log: (log, position) of those that have another one.
-    """
-
-    default: Position
-    by_log: tuple[tuple[str, Position], ...] = ()
-
-    def of(self, log: str) -> Position:
-        """Return the position in a log."""
-        return dict(self.by_log).get(log, self.default)
-
-
 EARLIEST, LATEST = Positions("earliest"), Positions("latest")
 
 
 @dataclass(frozen=True, slots=True)
-class LogOptions:
+class LogOptions(ParsedOptions):
     """The options of logs; picklable, made at the driver. None: nothing was said.
 
     Fields: logs: their names, () for a write by the column `log`; client. Of reads: values: that
@@ -52,6 +37,8 @@ class LogOptions:
     the most and the least entries of a stream's batch. Of writes: block: entries a block of a new
     log; exactly_once: of a stream; query and batch: of a batch write that is done once.
     """
+
+    format: ClassVar[str] = FORMAT
 
     logs: tuple[str, ...]
     client: ClientSettings
@@ -108,16 +95,16 @@ class LogOptions:
                 "the option 'logs' is missing: give the names of logs, or a path as in"
                 ' load("activity")'
             )
-        self._refuse(self._of_writes(), "writing, and this is a read")
+        self.refuse(self._of_writes(), "writing, and this is a read")
         if is_stream:
             of_tables = {"endingOffset": self.ending, "pushFilters": self.pushes}
-            self._refuse(of_tables, "read, not for readStream")
+            self.refuse(of_tables, "read, not for readStream")
             return self
         of_streams = {
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
             "minOffsetsPerTrigger": self.minimum,
         }
-        self._refuse(of_streams, "readStream")
+        self.refuse(of_streams, "readStream")
         for log in self.logs:
             start, end = (self.starting or EARLIEST).of(log), (self.ending or LATEST).of(log)
             # Of unlike signs they can only be compared when the log's end is known.
@@ -144,7 +131,7 @@ class LogOptions:
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
             "minOffsetsPerTrigger": self.minimum,
         }
-        self._refuse(given, "reading, and this is a write")
+        self.refuse(given, "reading, and this is a write")
         if len(self.logs) > 1:
             raise self.wrong(
                 f"{len(self.logs)} logs are given, but a write goes to one: give one, or a column"
@@ -160,7 +147,7 @@ class LogOptions:
             )
         if is_stream:
             named = {"query": self.query, "batch": self.batch}
-            self._refuse(named, "write: writeStream has a query and batches of its own")
+            self.refuse(named, "write: writeStream has a query and batches of its own")
         elif (self.query is None) != (self.batch is None):
             raise self.wrong(
                 "one of the options 'query' and 'batch' is missing: give both, so that what was"
@@ -198,10 +185,6 @@ class LogOptions:
         """How many entries a batch of a stream has at most."""
         return self.max_offsets_per_trigger or OFFSETS_A_TRIGGER
 
-    def wrong(self, problem: str) -> ConfigurationError:
-        """Return the error for a problem."""
-        return ConfigurationError(f"format {FORMAT!r}: {problem}")
-
     def _of_writes(self) -> dict[str, object]:
         return {
             "block": self.block,
@@ -209,11 +192,6 @@ class LogOptions:
             "query": self.query,
             "batch": self.batch,
         }
-
-    def _refuse(self, options: Mapping[str, object], why: str) -> None:
-        for name, value in options.items():
-            if value is not None:
-                raise self.wrong(f"the option {name!r} is for {why}: leave it out")
 
 
 def _is_behind(start: Position, end: Position) -> bool:
@@ -238,29 +216,16 @@ def _names(reader: OptionReader) -> tuple[str, ...]:
 def _positions(
     reader: OptionReader, name: str, words: tuple[str, ...], logs: tuple[str, ...], default: str
 ) -> Positions | None:
-    text = reader.text(name)
-    if text is None:
-        return None
-    wrong = reader.wrong(
-        f"the option {name!r} is {text!r}: give {', '.join(words)}, the number of an entry"
-        ' (negative: from the end), or for each log one of these as JSON, {"activity": 17}'
+    meaning = (
+        f"{', '.join(words)}, the number of an entry (negative: from the end), or for each log one"
+        ' of these as JSON, {"activity": 17}'
     )
-    try:
-        found: Any = json.loads(text)
-    except ValueError:
-        found = text
-    by_log = found if isinstance(found, dict) else {}
-    for position in by_log.values() if by_log or isinstance(found, dict) else [found]:
-        is_number = isinstance(position, int) and not isinstance(position, bool)
-        if not is_number and not (isinstance(position, str) and position in words):
-            raise wrong
-    if strangers := sorted(set(by_log) - set(logs)):
-        raise reader.wrong(
-            f"the option {name!r} names the log {strangers[0]!r}, which the option 'logs' does not"
-        )
-    if isinstance(found, dict):
-        return Positions(default, tuple(sorted(by_log.items())))
-    return Positions(found)
+
+    def is_position(found: object) -> bool:
+        is_number = isinstance(found, int) and not isinstance(found, bool)
+        return is_number or (isinstance(found, str) and found in words)
+
+    return reader.positions(name, is_position, meaning, ("logs", logs), default=default)
 
 
 def _number_or_none(reader: OptionReader, name: str) -> int | None:

@@ -6,10 +6,11 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import DEFAULT_CLIENT, ClientSettings
@@ -31,6 +32,44 @@ _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 # Texts that belong into the option ``url`` alone, and may hold a password.
 _REDIS_URL = re.compile(r"\s*(rediss?(\+cluster|\+sentinel)?|unix|embedded)://", re.IGNORECASE)
+
+MOST_SECONDS = 60_000_000_000
+"""A deadline must stay below 2^46 ms since the epoch, the servers' own limit."""
+
+Position = int | str
+"""The number of an entry (negative: counted from the end), an id, or a word such as "latest"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The position in each log or stream at which a read begins or ends.
+
+    Fields: default; by_name: (name, position) of those that have another one.
+    """
+
+    default: Position
+    by_name: tuple[tuple[str, Position], ...] = ()
+
+    def of(self, name: str) -> Position:
+        """Return the position in a log or stream."""
+        return dict(self.by_name).get(name, self.default)
+
+
+class ParsedOptions:
+    """The options of a format, made at the driver; a subclass is picklable and knows its name."""
+
+    __slots__ = ()
+    format: ClassVar[str]
+
+    def wrong(self, problem: str) -> ConfigurationError:
+        """Return the error for a problem."""
+        return ConfigurationError(f"format {self.format!r}: {problem}")
+
+    def refuse(self, options: Mapping[str, object], why: str) -> None:
+        """Refuse options that do not go with a use. Arguments: why: their use, for the error."""
+        for name, value in options.items():
+            if value is not None:
+                raise self.wrong(f"the option {name!r} is for {why}: leave it out")
 
 
 class OptionReader:
@@ -96,7 +135,44 @@ class OptionReader:
             seconds = math.nan
         if not (math.isfinite(seconds) and seconds > 0):
             raise self.wrong(f"the option {name!r} is {value!r}: give a number of seconds above 0")
+        if seconds > MOST_SECONDS:
+            raise self.wrong(f"the option {name!r} is above {MOST_SECONDS:,} seconds")
         return seconds
+
+    def positions(
+        self,
+        name: str,
+        is_position: Callable[[object], bool],
+        meaning: str,
+        known: tuple[str, Sequence[str]],
+        *,
+        default: Position,
+        is_common: Callable[[object], bool] | None = None,
+    ) -> Positions | None:
+        """Return an option's position for all, or by name as JSON; None if it is not given.
+
+        Arguments: name; is_position: says whether something is one; meaning: of the option, for the
+        error; known: the option that has the names, and these; default: of names without one;
+        is_common: says whether something is one for all.
+        """
+        text = self.text(name)
+        if text is None:
+            return None
+        found: Any = text
+        with suppress(ValueError):
+            found = json.loads(text)
+        by_name = found if isinstance(found, dict) else None
+        is_right = is_position if by_name is not None else is_common or is_position
+        if not all(map(is_right, [found] if by_name is None else by_name.values())):
+            raise self.wrong(f"the option {name!r} is {text!r}: give {meaning}")
+        if by_name is None:
+            return Positions(found)
+        option, names = known
+        if strangers := sorted(set(by_name) - set(names)):
+            raise self.wrong(
+                f"the option {name!r} names {strangers[0]!r}, which the option {option!r} does not"
+            )
+        return Positions(default, tuple(sorted(by_name.items())))
 
     def words(self, name: str) -> tuple[str, ...]:
         """Return an option as words that commas part, () without it."""

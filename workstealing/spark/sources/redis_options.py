@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
-from workstealing.spark.sources.options import OptionReader, without_path
+from workstealing.spark.sources.options import (
+    OptionReader,
+    ParsedOptions,
+    Positions,
+    without_path,
+)
 from workstealing.structures.access import CONNECTION, Access
 
 OF_PLAIN_KEYS = Access(
@@ -30,28 +34,11 @@ PARTITIONS, MOST_PARTITIONS = 16, 10_000
 MOST_KEYS = 100_000
 MOST_STREAMS = 1_000
 MOST_OFFSETS = 100_000_000
-# A deadline must stay below 2^46 ms since the epoch, the servers' own limit.
-MOST_SECONDS = 60_000_000_000
 _ID = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Starting:
-    """The place in each stream after which a read begins.
-
-    Fields: default: "earliest" or "latest"; by_key: (key, one of these or an id) of the others.
-    """
-
-    default: str
-    by_key: tuple[tuple[str, str], ...] = ()
-
-    def of(self, key: str) -> str:
-        """Return the place in a stream."""
-        return dict(self.by_key).get(key, self.default)
-
-
-@dataclass(frozen=True, slots=True)
-class RedisOptions:
+class RedisOptions(ParsedOptions):
     """The options of plain keys; picklable, made at the driver. None: nothing was said.
 
     Fields: kind: the type of the keys; client; key_prefix: of all keys, which no column shows;
@@ -61,6 +48,8 @@ class RedisOptions:
     fail_on_data_loss: of a stream. Of writes: replaces: whether a key's old value goes;
     ttl_seconds; max_length: of streams.
     """
+
+    format: ClassVar[str] = FORMAT
 
     kind: str
     client: ClientSettings
@@ -73,7 +62,7 @@ class RedisOptions:
     partitions: int | None = None
     permissive: bool | None = None
     pushes: bool | None = None
-    starting: Starting | None = None
+    starting: Positions | None = None
     most_offsets: int | None = None
     fail_on_data_loss: bool | None = None
     replaces: bool | None = None
@@ -138,8 +127,6 @@ class RedisOptions:
                 f"the option 'keys' has {len(self.keys):,} names: give 1 to {MOST_KEYS:,}, or a"
                 " pattern by the option 'match'"
             )
-        if self.ttl_seconds is not None and self.ttl_seconds > MOST_SECONDS:
-            raise self.wrong(f"the option 'ttlSeconds' is above {MOST_SECONDS:,} seconds")
         return self
 
     def for_reading(self, *, is_stream: bool) -> RedisOptions:
@@ -153,10 +140,10 @@ class RedisOptions:
             "ttlSeconds": self.ttl_seconds,
             "maxLength": self.max_length,
         }
-        self._refuse(given, "writing, and this is a read")
+        self.refuse(given, "writing, and this is a read")
         if is_stream:
             return self._for_streaming()
-        self._refuse(self._of_streams(), "readStream")
+        self.refuse(self._of_streams(), "readStream")
         if self.match is None and self.keys is None and not self.key_prefix:
             raise self.wrong(
                 "nothing says which keys are read: give a pattern, as a path in load('item:*') or"
@@ -170,8 +157,8 @@ class RedisOptions:
                 f"readStream reads Redis' streams, but type={self.kind} is given: read other keys"
                 " by spark.read"
             )
-        self._refuse({"pushFilters": self.pushes}, "spark.read")
-        self._refuse({"match": self.match}, "spark.read: give the streams as the option 'keys'")
+        self.refuse({"pushFilters": self.pushes}, "spark.read")
+        self.refuse({"match": self.match}, "spark.read: give the streams as the option 'keys'")
         if self.keys is None:
             raise self.wrong("the option 'keys' is missing: give the names of streams")
         if len(self.keys) > MOST_STREAMS:
@@ -194,7 +181,7 @@ class RedisOptions:
             "pushFilters": self.pushes,
             **self._of_streams(),
         }
-        self._refuse(given, "reading, and this is a write")
+        self.refuse(given, "reading, and this is a write")
         if self.max_length is not None and self.kind != "stream":
             raise self.wrong(f"the option 'maxLength' is for streams, not for type={self.kind}")
         return self
@@ -214,10 +201,6 @@ class RedisOptions:
         """The beginning of all keys, as bytes."""
         return self.key_prefix.encode()
 
-    def wrong(self, problem: str) -> ConfigurationError:
-        """Return the error for a problem."""
-        return ConfigurationError(f"format {FORMAT!r}: {problem}")
-
     def _of_streams(self) -> dict[str, object]:
         return {
             "startingOffsets": self.starting,
@@ -225,39 +208,28 @@ class RedisOptions:
             "failOnDataLoss": self.fail_on_data_loss,
         }
 
-    def _refuse(self, options: Mapping[str, object], why: str) -> None:
-        for name, value in options.items():
-            if value is not None:
-                raise self.wrong(f"the option {name!r} is for {why}: leave it out")
 
-
+_WORDS = ("earliest", "latest")
 _MODES = {"FAILFAST": False, "PERMISSIVE": True}
 
 
-def _starting(reader: OptionReader, keys: list[str] | tuple[str, ...]) -> Starting | None:
-    text = reader.text("startingOffsets")
-    if text is None:
-        return None
-    if text in ("earliest", "latest"):
-        return Starting(text)
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(map(_is_place, found.values())):
-        raise reader.wrong(
-            f"the option 'startingOffsets' is {text!r}: give earliest, latest, or for each stream"
-            ' one of these or the id after which to begin, as JSON, {"clicks": "1700000000000-0"}'
-        )
-    if strangers := sorted(set(found) - set(keys)):
-        raise reader.wrong(
-            f"the option 'startingOffsets' names the stream {strangers[0]!r}, which the option"
-            " 'keys' does not"
-        )
-    return Starting("earliest", tuple(sorted(found.items())))
+def _starting(reader: OptionReader, keys: list[str] | tuple[str, ...]) -> Positions | None:
+    meaning = (
+        "earliest, latest, or for each stream one of these or the id after which to begin, as JSON,"
+        ' {"clicks": "1700000000000-0"}'
+    )
+    known = ("keys", keys)
+    return reader.positions(
+        "startingOffsets",
+        _is_place,
+        meaning,
+        known,
+        default="earliest",
+        is_common=_WORDS.__contains__,
+    )
 
 
 def _is_place(value: object) -> bool:
     if not isinstance(value, str):
         return False
-    return value in ("earliest", "latest") or _ID.fullmatch(value) is not None
+    return value in _WORDS or _ID.fullmatch(value) is not None

@@ -141,7 +141,7 @@ def begun(
             return 0, first, None
         if starting == "latest":
             return look.last, -1 if look.added is None else look.added, None
-        place = StreamPlace(0, number_of(starting), -1, -1)
+        place = StreamPlace(0, number_of(str(starting)), -1, -1)
         if place.next > look.last:
             # Entries that come with these ids are not wanted.
             return place.next, -1, None

@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 from workstealing.errors import ConfigurationError
 from workstealing.spark.sources.arrow import as_bytes
 from workstealing.spark.sources.compat import WriterCommitMessage
+from workstealing.spark.sources.options import MOST_SECONDS
 from workstealing.spark.sources.pipelines import (
     BYTES_A_CALL,
     FIELDS_A_COMMAND,
@@ -24,7 +25,7 @@ from workstealing.spark.sources.pipelines import (
     of_one_command,
 )
 from workstealing.spark.sources.redis_columns import Shape, shape_of
-from workstealing.spark.sources.redis_options import FORMAT, MOST_SECONDS, RedisOptions
+from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
 from workstealing.store.connection import Command
 from workstealing.store.keys import require_users_key
 

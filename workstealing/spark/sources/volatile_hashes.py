@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +31,14 @@ from workstealing.spark.sources.compat import (
     InputPartition,
     WriterCommitMessage,
 )
-from workstealing.spark.sources.options import OptionReader, runs, shares_of_a_node, without_path
+from workstealing.spark.sources.options import (
+    MOST_SECONDS,
+    OptionReader,
+    ParsedOptions,
+    runs,
+    shares_of_a_node,
+    without_path,
+)
 from workstealing.spark.sources.pipelines import Bounded, of_one_command
 from workstealing.spark.sources.pushing import BYTES, TEXT, Column, Pushing, as_key
 from workstealing.store.twin import Node
@@ -49,14 +56,12 @@ if TYPE_CHECKING:
 
 FORMAT = "workstealing.volatile_hashes"
 PARTITIONS = 16
-# A deadline must stay below 2^46 ms since the epoch, the servers' own limit.
-MOST_SECONDS = 60_000_000_000
 _KINDS = ("string", "binary")
 _BACKENDS = ("auto", "emulated", "native")
 
 
 @dataclass(frozen=True, slots=True)
-class VolatileHashOptions:
+class VolatileHashOptions(ParsedOptions):
     """The options of a namespace of volatile hashes; hashable and safe to pickle.
 
     Fields: namespace; client; backend and allow_eviction: as `VolatileHashes` takes them. For
@@ -64,6 +69,8 @@ class VolatileHashOptions:
     type of the columns key and field, and of the column value; match: a pattern for the keys;
     partitions: the most; pushes: the option `pushFilters`. None: not given.
     """
+
+    format: ClassVar[str] = FORMAT
 
     namespace: str
     client: ClientSettings
@@ -90,8 +97,6 @@ class VolatileHashOptions:
             namespace = reader.required("namespace", 'a namespace, or a path as in load("items")')
             HashNames(namespace)
         ttl_seconds = reader.seconds("ttlSeconds")
-        if ttl_seconds is not None and ttl_seconds > MOST_SECONDS:
-            raise reader.wrong(f"the option 'ttlSeconds' is above {MOST_SECONDS:,} seconds")
         parsed = cls(
             namespace=namespace,
             client=reader.client(),
@@ -109,7 +114,7 @@ class VolatileHashOptions:
 
     def for_reading(self) -> VolatileHashOptions:
         """Return these options, or raise an error for one that says how to write."""
-        self._refuse({"ttlSeconds": self.ttl_seconds}, "writing, and this is a read")
+        self.refuse({"ttlSeconds": self.ttl_seconds}, "writing, and this is a read")
         return self
 
     def for_writing(self) -> VolatileHashOptions:
@@ -121,7 +126,7 @@ class VolatileHashOptions:
             "partitions": self.partitions,
             "pushFilters": self.pushes,
         }
-        self._refuse(given, "reading, and this is a write")
+        self.refuse(given, "reading, and this is a write")
         return self
 
     def hashes(self) -> VolatileHashes:
@@ -135,13 +140,6 @@ class VolatileHashOptions:
             allow_eviction=self.allow_eviction,
         )
         return made
-
-    def _refuse(self, options: Mapping[str, object], why: str) -> None:
-        for name, value in options.items():
-            if value is not None:
-                raise ConfigurationError(
-                    f"format {FORMAT!r}: the option {name!r} is for {why}: leave it out"
-                )
 
 
 @dataclass(frozen=True, slots=True)

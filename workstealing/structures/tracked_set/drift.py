@@ -85,7 +85,7 @@ def measure(
             "the source cannot draw ids at random: give it a method random_ids(n, seconds)"
         )
     warm_up: Callable[[float], None] = getattr(source, "warm_up", lambda _: None)
-    budget = Budget(seconds, timeout=seconds)
+    budget = Budget.whole(seconds)
     warm_up(seconds)
     tracked = draw_tracked(twin, names, sample, budget)
     asked = list({id_text(member) for member in tracked})

@@ -1,4 +1,10 @@
-"""Hashes whose fields expire one by one."""
+"""Hashes whose fields expire one by one: the namespace, its backend and its layout.
+
+The commands themselves, `hsetex` and the others, are found where they are done: `surface.py` has
+the methods, which are redis-py's own; `commands.py` looks up the script of each on an emulated
+namespace, `hsetex` that of lua/volatile_hashes/hsetex.lua; `own_commands.py` has those that no
+server has; a native namespace sends the server its own command.
+"""
 
 from __future__ import annotations
 
