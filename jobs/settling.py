@@ -117,8 +117,8 @@ def settle_unchanged(
     names = tracked.names
     keys = names.keys(sub_set)
     commands = [
-        ("EVAL", load(script).body, 2, *keys, names.mark, generation or b"", *ids)
-        for script, ids in (("tracked_set/done", stale), ("tracked_set/found", missing))
+        ("EVAL", load(f"tracked_set/{script}").body, 2, *keys, names.mark, generation or b"", *ids)
+        for script, ids in (("untrack_done", stale), ("track_queued", missing))
         if ids
     ]
     if not commands:

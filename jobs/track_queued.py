@@ -142,7 +142,7 @@ class TrackQueued(Job):
         source = self.tracked.require_source()
         with blaming(source):
             work = set(source.with_work(asked, slice.remaining()))
-        body = load("tracked_set/found").body
+        body = load("tracked_set/track_queued").body
         adds: dict[int, tuple[Any, ...]] = {}
         found = 0
         for each, group in missing.items():

@@ -1,12 +1,21 @@
--- Takes a lease: writes a new fencing token at a durable key, unless somebody holds it.
--- KEYS: key, due index, mark, grant, withdrawn, fence. ARGV: mark, the lease's length in ms, the
--- caller's nonce. The fence is the last token of the index shard, a string. Returns the token, greater
--- than every one before, or nil. Asked again with the same nonce, the token that was granted to it.
+-- Takes a lease: writes a new fencing token at a durable key, unless somebody holds it. The fence is the last
+-- token of the index shard, a string.
+--   KEYS[1] key
+--   KEYS[2] due index
+--   KEYS[3] mark
+--   KEYS[4] grant
+--   KEYS[5] withdrawn
+--   KEYS[6] fence, a string: the last token of the index shard
+--   ARGV[1] mark
+--   ARGV[2] the lease's length in ms
+--   ARGV[3] the caller's nonce
+-- Returns the token, greater than every one before, or nil. Asked again with the same nonce, the token that
+-- was granted to it.
 --@include keys
 --@include grant
 local key, due, mark, grant, withdrawn, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local at, nonce = now(), ARGV[3]
-local problem, kind, _, found = refuse(key, due, mark, at)
+local problem, kind, _, found = refuse(key, due, mark, ARGV[1], at)
 local wrong, granted = token_of(grant, nonce)
 if problem or wrong then
   return problem or wrong
@@ -27,7 +36,7 @@ if over or mistaken then
   return mistaken or type(over) == 'table' and over
 end
 local deadline = at + ARGV[2]
-problem = schedule(key, due, mark, found, deadline, string.format('%.0f', deadline), grant)
+problem = schedule(key, due, mark, ARGV[1], found, deadline, string.format('%.0f', deadline), grant)
 if problem then
   return problem
 end

@@ -1,7 +1,8 @@
 -- Deletes durable keys whose deadline has passed, with their entries in the due index.
--- KEYS: due index, key, and so on with keys. Returns how many entries were removed.
--- A script, not a WATCH: a new deadline changes only the due index, which many keys share. The script
--- deletes and writes nothing, so a full server lets it run.
+--   KEYS[1] due index
+--   KEYS[2..] keys
+-- Returns how many entries were removed. A script, not a WATCH: a new deadline changes only the due index,
+-- which many keys share. The script deletes and writes nothing, so a full server lets it run.
 --@include clock
 local due, at = KEYS[1], now()
 local past, ours = {}, {}

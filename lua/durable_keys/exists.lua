@@ -1,6 +1,7 @@
 -- EXISTS key [key ...], for durable keys.
--- KEYS: key, due index, and so on in pairs. Returns how many are there; a key that is named twice counts
--- twice, and another type counts as Redis counts it.
+--   KEYS[1..] key and due index of each key
+-- Returns how many are there; a key that is named twice counts twice, and another type counts as Redis counts
+-- it.
 --@include keys
 local count, at = 0, now()
 for i = 1, #KEYS, 2 do

@@ -1,15 +1,19 @@
 -- GETEX key [EX | PX | EXAT | PXAT time | PERSIST], for a durable key.
--- KEYS: key, due index, mark. ARGV: mark, then the option as the command takes it.
+--   KEYS[1] key
+--   KEYS[2] due index
+--   KEYS[3] mark
+--   ARGV[1] mark
+--   ARGV[2..] the option as the command takes it
 -- Returns the value, or nil if there is none.
 --@include keys
 local key, due, mark = KEYS[1], KEYS[2], KEYS[3]
 local at = now()
-local options, problem = read_options(2, { PERSIST = 'time' })
+local options, problem = read_options(ARGV, 2, { PERSIST = 'time' })
 if problem then
   return problem
 end
 local kind, found, _
-problem, kind, _, found = refuse(key, due, mark, at)
+problem, kind, _, found = refuse(key, due, mark, ARGV[1], at)
 if problem then
   return problem
 end
@@ -23,7 +27,7 @@ if problem then
 end
 local value = redis.call('GET', key)
 if wanted then
-  problem = set_deadline(key, due, mark, found, wanted, at)
+  problem = set_deadline(key, due, mark, ARGV[1], found, wanted, at)
 elseif options.PERSIST then
   redis.call('PERSIST', key)
   redis.call('ZREM', due, key)

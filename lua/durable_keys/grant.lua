@@ -4,9 +4,6 @@
 -- changes a lease without it; so it says something only as long as the lease holds the same token.
 --@include layout
 
--- How long a call may be under way whose caller has given up, by the server's clock.
-local UNDER_WAY_MS = 60000
-
 -- Returns an error reply, or nil and the token that was granted to a nonce, nil if none was.
 local function token_of(grant, nonce)
   local found = redis.pcall('GET', grant)

@@ -64,14 +64,14 @@ local function live_value(key, due)
 end
 
 -- The part that scripts share that change durable keys.
---   mark: the layout mark of the key's index shard, a string; ARGV[1] the mark that the caller was
---   written for
+--   mark: the layout mark of the key's index shard, a string
+--   expected: the mark that the caller was written for
 
 -- Refuses a foreign layout and wrong types before anything is written. Returns an error reply or nil,
 -- the type of what stands at the key ('none' or 'string'), its deadline or nil, and the mark found.
-local function refuse(key, due, mark, at)
+local function refuse(key, due, mark, expected, at)
   local found = redis.pcall('GET', mark)
-  local problem = refuse_mark(mark, found, ARGV[1], 'a layout mark')
+  local problem = refuse_mark(mark, found, expected, 'a layout mark')
   if problem then
     return problem
   end
@@ -91,9 +91,9 @@ end
 -- Writes a key's deadline into the due index. The first write of a script that sets one, so that a
 -- full server refuses it before anything is changed. ...: more deadlines, as text, and their keys.
 -- Returns an error reply or nil.
-local function schedule(key, due, mark, found, deadline, ...)
+local function schedule(key, due, mark, expected, found, deadline, ...)
   if not found then
-    local reply = redis.pcall('SET', mark, ARGV[1])
+    local reply = redis.pcall('SET', mark, expected)
     if reply.err then
       return reply
     end
@@ -111,12 +111,12 @@ end
 
 -- Gives a key that stands another deadline, or deletes it if that has passed. Returns an error reply or
 -- nil.
-local function set_deadline(key, due, mark, found, deadline, at)
+local function set_deadline(key, due, mark, expected, found, deadline, at)
   if deadline <= at then
     remove(key, due)
     return nil
   end
-  local problem = schedule(key, due, mark, found, deadline)
+  local problem = schedule(key, due, mark, expected, found, deadline)
   if not problem then
     -- A time to live of the server's, which somebody else has set.
     redis.call('PERSIST', key)
@@ -126,23 +126,23 @@ end
 
 -- delete_all(): DEL and UNLINK of durable keys.
 
--- KEYS are key, due index, mark, and so on in threes. Looks at all of them before any is deleted.
+-- keys: key, due index, mark, and so on in threes. Looks at all of them before any is deleted.
 -- Returns how many were live, or an error reply.
-local function delete_all(command)
+local function delete_all(keys, expected, command)
   local live, at = {}, now()
-  for i = 1, #KEYS, 3 do
-    local problem, kind = refuse(KEYS[i], KEYS[i + 1], KEYS[i + 2], at)
+  for i = 1, #keys, 3 do
+    local problem, kind = refuse(keys[i], keys[i + 1], keys[i + 2], expected, at)
     if problem then
       return problem
     end
-    live[KEYS[i]] = kind == 'string' or nil
+    live[keys[i]] = kind == 'string' or nil
   end
   local count = 0
-  for i = 1, #KEYS, 3 do
-    redis.call(command, KEYS[i])
-    redis.call('ZREM', KEYS[i + 1], KEYS[i])
-    count = count + (live[KEYS[i]] and 1 or 0)
-    live[KEYS[i]] = nil
+  for i = 1, #keys, 3 do
+    redis.call(command, keys[i])
+    redis.call('ZREM', keys[i + 1], keys[i])
+    count = count + (live[keys[i]] and 1 or 0)
+    live[keys[i]] = nil
   end
   return count
 end
@@ -155,8 +155,8 @@ local BELOW_ALL = '999999999999999'
 -- Looks whether a durable key is the lease of a token. A value with fewer digits or more is the
 -- user's own, even if somebody takes it for a token. Returns an error reply, or 0 if it is not; or nil,
 -- and the mark found.
-local function refuse_unheld(key, due, mark, token, at)
-  local problem, kind, _, found = refuse(key, due, mark, at)
+local function refuse_unheld(key, due, mark, expected, token, at)
+  local problem, kind, _, found = refuse(key, due, mark, expected, at)
   if problem then
     return problem
   end
@@ -176,20 +176,20 @@ local function deadline_error(command)
   return redis.error_reply("ERR invalid expire time in '" .. command .. "' command")
 end
 
--- Reads ARGV from index first on. words: the words that may stand alone; words of one kind exclude
+-- Reads the arguments from index first on. words: the words that may stand alone; words of one kind exclude
 -- each other, and so does the kind 'time' with EX, PX, EXAT and PXAT.
 -- Returns { [word] = true, time = EX, PX, EXAT, PXAT or nil, amount = text or nil } or an error reply.
-local function read_options(first, words)
+local function read_options(args, first, words)
   local options, kinds, i = {}, {}, first
-  while i <= #ARGV do
-    local word = string.upper(ARGV[i])
-    local kind = UNITS_MS[word] and ARGV[i + 1] and 'time' or words[word]
+  while i <= #args do
+    local word = string.upper(args[i])
+    local kind = UNITS_MS[word] and args[i + 1] and 'time' or words[word]
     if not kind or kinds[kind] and kinds[kind] ~= word or kinds[kind] and kind == 'time' then
       return nil, redis.error_reply('ERR syntax error')
     end
     kinds[kind], options[word] = word, true
     if UNITS_MS[word] then
-      options.time, options.amount = word, ARGV[i + 1]
+      options.time, options.amount = word, args[i + 1]
       i = i + 1
     end
     i = i + 1

@@ -1,6 +1,6 @@
 -- MGET key [key ...], for durable keys.
--- KEYS: key, due index, and so on in pairs. Returns the values; nil for what is missing, whose deadline has
--- passed, or what is no string.
+--   KEYS[1..] key and due index of each key
+-- Returns the values; nil for what is missing, whose deadline has passed, or what is no string.
 --@include keys
 local values = {}
 for i = 1, #KEYS, 2 do

@@ -1,11 +1,16 @@
 -- SET key value [NX | XX] [GET] [EX | PX | EXAT | PXAT time | KEEPTTL], for a durable key.
--- KEYS: key, due index, mark. ARGV: mark, value, then the options as the command takes them.
+--   KEYS[1] key
+--   KEYS[2] due index
+--   KEYS[3] mark
+--   ARGV[1] mark
+--   ARGV[2] value
+--   ARGV[3..] the options as the command takes them
 -- Returns OK, or nil when NX or XX is not met; with GET the value before, or nil.
 --@include keys
 local key, due, mark = KEYS[1], KEYS[2], KEYS[3]
 local at = now()
 local words = { NX = 'condition', XX = 'condition', GET = 'get', KEEPTTL = 'time' }
-local options, problem = read_options(3, words)
+local options, problem = read_options(ARGV, 3, words)
 if problem then
   return problem
 end
@@ -15,7 +20,7 @@ if problem then
   return problem
 end
 local kind, deadline, found
-problem, kind, deadline, found = refuse(key, due, mark, at)
+problem, kind, deadline, found = refuse(key, due, mark, ARGV[1], at)
 if problem then
   return problem
 end
@@ -29,7 +34,7 @@ end
 if wanted and wanted <= at then
   remove(key, due)
 elseif wanted then
-  problem = schedule(key, due, mark, found, wanted)
+  problem = schedule(key, due, mark, ARGV[1], found, wanted)
   if problem then
     return problem
   end

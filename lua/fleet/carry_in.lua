@@ -1,7 +1,14 @@
 -- Writes a key that has come from another node of a fleet, once and never again.
--- KEYS: key, the set of carried keys, mark, due index, deadlines (only of a volatile hash). ARGV:
--- mark ('' for a native namespace), then the reply of carry_out. Returns 1; 0 if the key has been
--- carried before or is here already, and nothing is changed then. Before means: with this token.
+--   KEYS[1] key
+--   KEYS[2] the set of carried keys
+--   KEYS[3] mark
+--   KEYS[4] due index
+--   KEYS[5] deadlines (only of a volatile hash)
+--   ARGV[1] mark ('' for a native namespace)
+--   ARGV[2..] the reply of carry_out: dump, end of the key, score in the due index, dump of its deadlines,
+--     token
+-- Returns 1; 0 if the key has been carried before or is here already, and nothing is changed then. Before
+-- means: with this token.
 --@include layout
 local key, carried, mark, due, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local problem = refuse_key('SCARD', carried, 'the keys that were carried')

@@ -1,10 +1,15 @@
 -- Reads a key that moves to another node of a fleet; nobody writes it here any more.
--- KEYS: key, the tokens of leaving keys, due index, and of a volatile hash the leases on its fields and, if they
--- are kept here, its deadlines. ARGV: the type of the key. Returns its dump, when it ends as a whole, its score in
--- the due index, the dump of its deadlines ('' for none), and its token, times in ms; nil if there is none or it
--- has expired: then what is left of it is removed. Expired fields are deleted, so that a clock that is behind does
--- not bring them back. A key keeps its token until it is dropped: if it is written here again afterwards, it gets
--- another one. Leases end, or a result would be stored here behind an invalidate() at the new home.
+--   KEYS[1] key
+--   KEYS[2] the tokens of leaving keys
+--   KEYS[3] due index
+--   KEYS[4] the leases on the fields of a volatile hash
+--   KEYS[5] its deadlines, if they are kept here
+--   ARGV[1] the type of the key
+-- Returns its dump, when it ends as a whole, its score in the due index, the dump of its deadlines ('' for
+-- none), and its token, times in ms; nil if there is none or it has expired: then what is left of it is
+-- removed. Expired fields are deleted, so that a clock that is behind does not bring them back. A key keeps
+-- its token until it is dropped: if it is written here again afterwards, it gets another one. Leases end, or
+-- a result would be stored here behind an invalidate() at the new home.
 --@include clock
 --@include bounded
 --@include layout

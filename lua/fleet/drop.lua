@@ -1,7 +1,12 @@
 -- Removes a key that has been carried to another node of a fleet, with what is beside it, unless it has been
 -- written here again since: its token is another one then, or it has none yet.
--- KEYS: key, the tokens of leaving keys, due index, and the leases and deadlines of a volatile hash. ARGV: the type
--- of the key; a key of another type is somebody else's and stays; its token. Returns 1 if it was removed, else 0.
+--   KEYS[1] key
+--   KEYS[2] the tokens of leaving keys
+--   KEYS[3] due index
+--   KEYS[4..] the leases and deadlines of a volatile hash
+--   ARGV[1] the type of the key: a key of another type is somebody else's and stays
+--   ARGV[2] its token
+-- Returns 1 if it was removed, else 0.
 --@include layout
 local leaving = KEYS[2]
 local problem = refuse_key('HLEN', leaving, 'the tokens of leaving keys')

@@ -1,5 +1,7 @@
 -- Raises the last fencing token of an index shard to that of a key's former node.
--- KEYS: fence. ARGV: the former node's token. Returns 1 if it was raised, else 0.
+--   KEYS[1] fence
+--   ARGV[1] the former node's token
+-- Returns 1 if it was raised, else 0.
 --@include clock
 --@include layout
 local last = redis.pcall('GET', KEYS[1])

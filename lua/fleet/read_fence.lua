@@ -1,5 +1,6 @@
 -- Reads the last fencing token of an index shard.
--- KEYS: fence. Returns the token, nil if there is none yet.
+--   KEYS[1] fence
+-- Returns the token, nil if there is none yet.
 --@include layout
 local last = redis.pcall('GET', KEYS[1])
 if type(last) == 'table' then

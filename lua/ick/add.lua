@@ -1,8 +1,11 @@
--- Adds members with scores to an Ick; the lower of two scores wins (write folding).
--- KEYS: version, producer set, consumer set. ARGV: score, member, ... (at most 1,000 pairs; none:
--- the Ick is made, or checked).
--- Members given twice are taken in order. Returns { new members, members whose score became lower }.
--- The usual call, on an Ick that stands, without the functions of the other cases.
+-- Adds members with scores to an Ick; the lower of two scores wins (write folding). Members given twice are
+-- taken in order.
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   ARGV[1..] score and member of each (at most 1,000 pairs; none: the Ick is made, or checked)
+-- Returns { new members, members whose score became lower }. The usual call, on an Ick that stands, without
+-- the functions of the other cases.
 if #ARGV > 0 and redis.pcall('GET', KEYS[1]) == 'ick.v1' and type(redis.pcall('ZCARD', KEYS[3])) == 'number' then
   local before = redis.pcall('ZCARD', KEYS[2])
   local touched = redis.pcall('ZADD', KEYS[2], 'LT', 'CH', unpack(ARGV))
@@ -13,5 +16,5 @@ if #ARGV > 0 and redis.pcall('GET', KEYS[1]) == 'ick.v1' and type(redis.pcall('Z
 end
 do
   --@include ick
-  return add_pairs(ARGV)
+  return add_pairs(KEYS[1], KEYS[2], KEYS[3], ARGV)
 end

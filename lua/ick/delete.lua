@@ -1,8 +1,16 @@
 -- Deletes an Ick with all that stands beside it.
--- KEYS: version, producer set, consumer set, held, attempts, seen, dead. Returns how many of
--- the first three were deleted, 0 if there was no Ick. ARGV: DEL, or UNLINK, which frees later.
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] held
+--   KEYS[5] attempts
+--   KEYS[6] seen
+--   KEYS[7] dead
+--   ARGV[1] DEL, or UNLINK, which frees later
+-- Returns how many of the first three were deleted, 0 if there was no Ick.
 --@include ick
-local problem = refuse_all()
+local version, pset, cset, held, attempts, seen, dead = unpack(KEYS)
+local problem = refuse_all(version, pset, cset, held, attempts, seen, dead)
 if problem then
   return problem
 end

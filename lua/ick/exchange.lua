@@ -7,25 +7,26 @@
 -- all that is reserved, unless the caller has a token that does not hold any more.
 --@include reservation
 -- First what is only read: refuse(true) makes an Ick where there is none.
-local current = current_token()
-local problem = type(current) == 'table' and current or refuse(true)
+local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local current = current_token(held, attempts)
+local problem = type(current) == 'table' and current or refuse(version, pset, cset, true)
 if problem then
   return problem
 end
 local n, backwash, token = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
 if n == 0 then
-  local acked = ack(current, token, 4)
+  local acked = ack(cset, attempts, ARGV, current, token, 4)
   local is_late = token ~= '' and current ~= '' and token ~= current
   if not backwash or is_late or redis.call('EXISTS', cset) == 0 then
     return { acked, '', {}, '' }
   end
   redis.call('DEL', held)
-  local _, left, new = reserve(current, 0, true)
+  local _, left, new = reserve(pset, cset, held, current, 0, true)
   return { acked, new, {}, left }
 end
 -- A server that is out of memory lets a script go on that has begun by deleting something: without
 -- that, nobody could work off what fills it.
 redis.call('DEL', held)
-local acked = ack(current, token, 4)
-local list, left, new = reserve(current, n, backwash)
+local acked = ack(cset, attempts, ARGV, current, token, 4)
+local list, left, new = reserve(pset, cset, held, current, n, backwash)
 return { acked, new, list, left }

@@ -1,15 +1,23 @@
 -- Looks at a random part of what is reserved in an Ick, and of the entries beside it.
--- KEYS: version, producer set, consumer set, held, attempts, seen, dead. ARGV: how many members to
--- look at, age in ms from which a reservation is stale, a number: of entries beside to look
--- at, and of members that are enough if the reservation lists them (0: no entries, all members).
--- Returns { now, token ('' for none), time of the reservation that holds (0 for none), both times in
--- ms, size of the consumer set, length of held, { member, score, 1 if the reservation lists it or 0,
--- attempts, seen, dead, ... } with '' for what is not there, attempts without a member, seen without
--- a reserved member }. While the reservation is not stale, no members.
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] held
+--   KEYS[5] attempts
+--   KEYS[6] seen
+--   KEYS[7] dead
+--   ARGV[1] how many members to look at
+--   ARGV[2] age in ms from which a reservation is stale
+--   ARGV[3] a number: of entries beside to look at, and of members that are enough if the reservation lists
+--     them (0: no entries, all members)
+-- Returns { now, token ('' for none), time of the reservation that holds (0 for none), both times in ms, size
+-- of the consumer set, length of held, { member, score, 1 if the reservation lists it or 0, attempts, seen,
+-- dead, ... } with '' for what is not there, attempts without a member, seen without a reserved member }.
+-- While the reservation is not stale, no members.
 --@include ick
 --@include listed
-local held, attempts, seen, dead = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local problem = refuse_all()
+local version, pset, cset, held, attempts, seen, dead = unpack(KEYS)
+local problem = refuse_all(version, pset, cset, held, attempts, seen, dead)
 if problem then
   return problem
 end

@@ -1,19 +1,26 @@
 -- Does what a reaper has decided on after a look at an Ick, to whatever is as it was then.
--- KEYS: version, producer set, consumer set, held, attempts, seen, dead. ARGV: the token of then,
--- and for each step four: what to do, member, score, value:
---   return: back to the producer set, the lower score wins; value: the new attempts
---   bury: to the dead; value: its history
---   forget_attempts, forget_seen: an entry whose member has gone
---   trim: what held lists, since nothing is reserved
---   note: value: since when a member without a token is seen, and its score
--- Returns how many steps were done, notes aside; -1 if somebody has reserved since.
--- Each return begins by a ZREM, which a server lets pass that is out of memory; what follows a write
--- in a script passes too.
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] held
+--   KEYS[5] attempts
+--   KEYS[6] seen
+--   KEYS[7] dead
+--   ARGV[1] the token of then
+--   ARGV[2..] for each step four: the word for it, member, score, value
+--   The steps:
+--     return: back to the producer set, the lower score wins; value: the new attempts
+--     bury: to the dead; value: its history
+--     forget_attempts, forget_seen: an entry whose member has gone
+--     trim: the list in held, since nothing is reserved
+--     note: value: since when a member without a token is seen, and its score
+-- Returns how many steps were done, notes aside; -1 if somebody has reserved since. Each return begins by a
+-- ZREM, which a server lets pass that is out of memory; what follows a write in a script passes too.
 --@include ick
 --@include listed
 --@include reservation
-local held, attempts, seen, dead = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local problem = refuse_all()
+local version, pset, cset, held, attempts, seen, dead = unpack(KEYS)
+local problem = refuse_all(version, pset, cset, held, attempts, seen, dead)
 if problem then
   return problem
 end

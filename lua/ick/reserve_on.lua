@@ -1,13 +1,21 @@
 -- Goes on with a reservation that is larger than one script may make.
--- KEYS: version, producer set, consumer set, held, attempts. ARGV: its token, how many to reserve,
--- what is left to be done, how many members have been returned.
--- Returns { { member, score, ... }, what is left to be done ('' for nothing) }; nil, with nothing
--- changed, if another reservation holds.
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] held
+--   KEYS[5] attempts
+--   ARGV[1] its token
+--   ARGV[2] how many to reserve
+--   ARGV[3] what is left to be done
+--   ARGV[4] how many members have been returned
+-- Returns { { member, score, ... }, what is left to be done ('' for nothing) }; nil, with nothing changed, if
+-- another reservation holds.
 --@include reservation
-local current = current_token()
-local problem = type(current) == 'table' and current or refuse(false)
+local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local current = current_token(held, attempts)
+local problem = type(current) == 'table' and current or refuse(version, pset, cset, false)
 if problem or current ~= ARGV[1] then
   return problem or false
 end
-local list, left = reserve_on(tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]))
+local list, left = reserve_on(pset, cset, held, tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]))
 return { list, left }

@@ -1,16 +1,21 @@
 -- Puts dead members of an Ick back into the producer set; the lower score wins.
--- KEYS: version, producer set, consumer set, dead. ARGV: members (at most 500).
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] dead
+--   ARGV[1..] members (at most 500)
 -- Returns how many were dead.
 --@include ick
-local problem = refuse_grave(true)
+local version, pset, cset, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local problem = refuse_grave(version, pset, cset, dead, true)
 if problem then
   return problem
 end
 local revived = 0
 for _, member in ipairs(ARGV) do
-  local history = redis.call('HGET', KEYS[4], member)
+  local history = redis.call('HGET', dead, member)
   if history then
-    redis.call('HDEL', KEYS[4], member)
+    redis.call('HDEL', dead, member)
     -- A member without a readable score waits first in line. NaN, which no server takes, is unlike itself.
     local text = string.match(history, '^{"score": "([^"]+)"')
     local score = tonumber(text or nil)

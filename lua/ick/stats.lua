@@ -1,10 +1,14 @@
 -- Describes an Ick.
--- KEYS: version, producer set, consumer set, dead. Returns nil if there is none, else
--- { version, size and lowest and highest score of the producer set, the same of the consumer set,
--- number of dead members, how many scores look like times in seconds, milliseconds and
--- microseconds }; scores as text, '' where a set is empty.
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] dead
+-- Returns nil if there is none, else { version, size and lowest and highest score of the producer set, the
+-- same of the consumer set, number of dead members, how many scores look like times in seconds, milliseconds
+-- and microseconds }; scores as text, '' where a set is empty.
 --@include ick
-local problem, exists = refuse(false)
+local version, pset, cset, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local problem, exists = refuse(version, pset, cset, false)
 if problem or not exists then
   return problem or false
 end
@@ -15,9 +19,9 @@ local function describe(key)
 end
 local producer_size, producer_min, producer_max = describe(pset)
 local consumer_size, consumer_min, consumer_max = describe(cset)
-local dead = redis.pcall('HLEN', KEYS[4])
-if type(dead) == 'table' then
-  return refusal(dead, KEYS[4], 'does not hold the dead members of an Ick')
+local graves = redis.pcall('HLEN', dead)
+if type(graves) == 'table' then
+  return refusal(graves, dead, 'does not hold the dead members of an Ick')
 end
 local units = {}
 for i, low in ipairs({ '1e8', '1e11', '1e14' }) do
@@ -32,7 +36,7 @@ return {
   consumer_size,
   consumer_min,
   consumer_max,
-  dead,
+  graves,
   units[1],
   units[2],
   units[3],

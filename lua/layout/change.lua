@@ -1,5 +1,8 @@
 -- Changes the backend of a namespace's layout, if it is still what the caller read.
--- KEYS: the layout. ARGV: the backend before, the backend after. Returns 1 if it was changed, else 0.
+--   KEYS[1] the layout
+--   ARGV[1] the backend before
+--   ARGV[2] the backend after
+-- Returns 1 if it was changed, else 0.
 --@include clock
 if redis.call('HGET', KEYS[1], 'backend') ~= ARGV[1] then
   return 0

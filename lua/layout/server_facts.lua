@@ -1,8 +1,9 @@
 -- The facts that a new namespace must know of a server that may expire fields itself.
--- KEYS: any key of the caller's, for the routing. ARGV: names of commands.
--- Returns the eviction policy ('' when the server does not say), the lines of INFO about the server's
--- kind, version, file and replicas (none if the user may not ask), and those of the commands that it
--- knows. A server without INFO (fakeredis is one) is taken to know none of them, and says the policy only.
+--   KEYS[1] any key of the caller's, for the routing
+--   ARGV[1..] names of commands
+-- Returns the eviction policy ('' when the server does not say), the lines of INFO about the server's kind,
+-- version, file and replicas (none if the user may not ask), and those of the commands that it knows. A
+-- server without INFO (fakeredis is one) is taken to know none of them, and says the policy only.
 --@include info
 
 local function is_unknown(problem)

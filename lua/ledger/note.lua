@@ -1,6 +1,15 @@
 -- Adds an event to a ledger's.
--- KEYS: events. ARGV: kind, subject, text, host, user, ms since it happened, how often, 1 if it is one with others
--- of its kind and subject within a minute (else 0), how many events are kept, for how many seconds.
+--   KEYS[1] events
+--   ARGV[1] kind
+--   ARGV[2] subject
+--   ARGV[3] text
+--   ARGV[4] host
+--   ARGV[5] user
+--   ARGV[6] ms since it happened
+--   ARGV[7] how often
+--   ARGV[8] 1 if it is one with others of its kind and subject within a minute (else 0)
+--   ARGV[9] how many events are kept
+--   ARGV[10] for how many seconds
 -- Returns 1, or an error reply; then nothing was changed.
 --@include events
 local problem = refuse_events(KEYS[1])

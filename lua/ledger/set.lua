@@ -1,9 +1,17 @@
--- Changes a job's settings in the whole fleet, and notes who did it, in one step. On a full server a removal is
--- done without a note, and so is any change by a user who may not write events.
--- KEYS: settings, events. ARGV: kind, subject, host, user, how many events are kept, for how many seconds, a
--- field that is written with any setting and stays, which tells of a loss; then field, value ('': none any more), field, value, ...
--- Returns the number of fields that are others now and why that was not noted ('' if it was), or an error reply;
--- then nothing was changed.
+-- Changes a job's settings in the whole fleet, and notes who did it, in one step. On a full server a removal
+-- is done without a note, and so is any change by a user who may not write events.
+--   KEYS[1] settings
+--   KEYS[2] events
+--   ARGV[1] kind
+--   ARGV[2] subject
+--   ARGV[3] host
+--   ARGV[4] user
+--   ARGV[5] how many events are kept
+--   ARGV[6] for how many seconds
+--   ARGV[7] a field that is written with any setting and stays, which tells of a loss
+--   ARGV[8..] field and value ('': none any more) of each setting
+-- Returns the number of fields that are others now and why that was not noted ('' if it was), or an error
+-- reply; then nothing was changed.
 --@include events
 local problem = refuse_key('HLEN', KEYS[1], 'the settings of a fleet')
 if problem then

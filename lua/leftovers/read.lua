@@ -1,8 +1,9 @@
 -- Reads what a verdict rests on, and tells a digest of it.
--- KEYS: the keys that are read. ARGV: the commands, as commands() has them.
+--   KEYS[1..] the keys that are read
+--   ARGV[1..] the commands, as commands() has them
 -- Returns the replies, errors among them, and behind them their digest.
 --@include commands
-local replies = commands(1)
+local replies = commands(ARGV, 1)
 local proof = digest(replies)
 replies[#replies + 1] = proof
 return replies

@@ -1,10 +1,15 @@
 -- Removes the oldest entries of a stream that every group has acknowledged.
--- KEYS: the stream, the audit stream. ARGV: as of note(); own: the least number of groups (with fewer,
--- nobody knows who still wants to read), the most (with more, the server would list them for too long), and
--- the room.
+--   KEYS[1] the stream
+--   KEYS[2] the audit stream
+--   ARGV[1] how many arguments of the rule's own follow
+--   ARGV[2] the least number of groups (with fewer, nobody knows who still wants to read)
+--   ARGV[3] the most (with more, the server would list them for too long)
+--   ARGV[4] the room: the most parts that the slice may still remove
+--   ARGV[5..] the audit stream's most entries, the ms after which it ends, and the fields of the line
 -- Returns how many entries were removed.
 --@include note
 --@include trim
+local room = room_of(ARGV)
 local stream, least, most = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('TYPE', stream).ok ~= 'stream' then
   return 0
@@ -51,5 +56,5 @@ if pending and not before(given, pending) then
 else
   removed = trim(stream, given, given, room)
 end
-note(removed)
+note(KEYS[2], ARGV, removed)
 return removed

@@ -12,9 +12,10 @@
 --@include log
 --@include free
 local HEAD = 11
-local news, written, waiting = KEYS[2], KEYS[6], KEYS[7]
+local meta, news, full, raw, times = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local written, waiting = KEYS[6], KEYS[7]
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'joined')
-local problem = refuse(facts)
+local problem = refuse(meta, facts)
 if problem then
   return problem
 end
@@ -36,13 +37,13 @@ if partition ~= '' then
     return { -2, last_batch, last_rows, digest }
   end
 end
-local block, joined = block_of(facts[3], not facts[1] and tonumber(ARGV[1]) or nil), facts[6]
-local tail = end_of(facts[2], facts[1])
-local first = first_of(facts[4], tail, facts[1])
-local kept = kept_of(facts[5], first, block, facts[1])
+local block, joined = block_of(meta, facts[3], not facts[1] and tonumber(ARGV[1]) or nil), facts[6]
+local tail = end_of(meta, facts[2], facts[1])
+local first = first_of(meta, facts[4], tail, facts[1])
+local kept = kept_of(meta, facts[5], first, block, facts[1])
 stored(meta, 'joined', joined, 0, MOST_STORED * 100, 0)
 -- Elsewhere the length of the block tells.
-problem = tail % block == 0 and facts[1] and refuse_end(news, tail) or unbelieved
+problem = tail % block == 0 and facts[1] and refuse_end(meta, news, tail) or unbelieved
 if problem then
   return problem
 end
@@ -87,7 +88,7 @@ if
 then
   return with_names({ -1, tail, kept, block })
 end
-problem = refuse_sets()
+problem = refuse_sets(full, raw, times)
 if problem then
   return problem
 end
@@ -104,7 +105,7 @@ for each = low, high do
     return layout_error(key, 'does not hold the entries that the log has there')
   end
 end
-problem, woken = with_lines(woken)
+problem, woken = with_lines(KEYS, woken)
 if problem then
   return problem
 end
@@ -135,7 +136,7 @@ for each = low, high do
   end
 end
 if not facts[1] then
-  make_log(whole(block), new_epoch())
+  make_log(meta, whole(block), new_epoch())
 end
 redis.call('HSET', meta, 'next', whole(stop))
 if partition ~= '' then
@@ -149,13 +150,13 @@ if ARGV[3] ~= '' then
     first = boundary * block
     redis.call('HSET', meta, 'first', whole(first))
   end
-  local left = free_blocks(kept, math.floor(first / block), 8 + keys, evicted, evicted_keys)
+  local left = free_blocks(KEYS, full, raw, times, kept, math.floor(first / block), 8 + keys, evicted, evicted_keys)
   -- A small backlog may leave little of the batch itself.
-  left = free_blocks(left, math.floor(first / block), 8, number, keys)
+  left = free_blocks(KEYS, full, raw, times, left, math.floor(first / block), 8, number, keys)
   if left > kept then
     kept = left
     redis.call('HSET', meta, 'kept', whole(kept))
   end
 end
-wake_all(woken, at, stop, first)
+wake_all(KEYS, woken, at, stop, first)
 return with_names({ tail, kept })

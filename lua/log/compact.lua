@@ -1,18 +1,26 @@
--- Puts the next forms of blocks of a log in the place of those that were read, all or none, where a server that is full refuses a MULTI.
--- KEYS: meta, full, raw, the blocks.
--- ARGV: entries a block, epoch, now in ms, then of each block: its number; `list` or `string`, as it was read, or `none` if it is lost;
---   how many entries the list has, or bytes the string; its next form, or '' to keep this one; 1 if it is finished, 0 if it is now raw.
+-- Puts the next forms of blocks of a log in the place of those that were read, all or none, where a server
+-- that is full refuses a MULTI.
+--   KEYS[1] meta
+--   KEYS[2] full
+--   KEYS[3] raw
+--   KEYS[4..] the blocks
+--   ARGV[1] entries a block
+--   ARGV[2] epoch
+--   ARGV[3] now in ms
+--   ARGV[4..] of each block five: its number; `list` or `string`, as it was read, or `none` if it is lost;
+--     how many entries the list has, or bytes the string; its next form, or '' to keep this one; 1 if it is
+--     finished, 0 if it is now raw
 -- Returns 1; or 0, having changed nothing, if anything is not as it was read.
 --@include log
+local meta, full, raw = KEYS[1], KEYS[2], KEYS[3]
 local facts = redis.pcall('HMGET', meta, 'mark', 'block', 'epoch')
-local problem = refuse(facts)
+local problem = refuse(meta, facts)
 if problem then
   return problem
 end
 if facts[2] ~= ARGV[1] or facts[3] ~= ARGV[2] then
   return 0
 end
-local full, raw = KEYS[2], KEYS[3]
 for _, key in ipairs({ KEYS[2], KEYS[3] }) do
   problem = problem or refuse_key('ZCARD', key, 'blocks of a log')
 end

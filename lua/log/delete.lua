@@ -1,10 +1,15 @@
 -- Deletes what is left of a log whose entries are all evicted, unless somebody has used it since.
--- KEYS: meta, then the keys that are left.
--- ARGV: next, kept, joined, and how many fields meta has.
+--   KEYS[1] meta
+--   KEYS[2..] the keys that are left
+--   ARGV[1] next
+--   ARGV[2] kept
+--   ARGV[3] joined
+--   ARGV[4] how many fields meta has
 -- Returns how many keys were deleted, or -1 if somebody has used the log since.
 --@include log
+local meta = KEYS[1]
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'kept', 'first', 'joined')
-local problem = refuse(facts)
+local problem = refuse(meta, facts)
 if problem then
   return problem
 end

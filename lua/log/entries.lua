@@ -83,10 +83,10 @@ local function read_string(key, low, high, block, room, items)
 end
 
 -- Reads the entries at..stop-1, as far as the keys that were passed and the room go.
--- from: index of the key of block `number`, up to `last`; known: a text with '1' for each of these blocks that the caller has.
+-- keys: among them those of blocks; from: index of the key of block `number`, up to `last`; known: a text with '1' for each of these blocks that the caller has.
 -- Returns items, whose `kinds` has a letter for each: L a list of entries; R { start, ends, bytes } of a raw block;
 -- S a sealed block; C one that the caller has. Or an error reply.
-local function read_entries(at, stop, block, from, number, last, known, room)
+local function read_entries(keys, at, stop, block, from, number, last, known, room)
   local items = { kinds = '' }
   while at < stop and room > 0 do
     local each = math.floor(at / block)
@@ -94,7 +94,7 @@ local function read_entries(at, stop, block, from, number, last, known, room)
     if index < from or index > last then
       break
     end
-    local key = KEYS[index]
+    local key = keys[index]
     local low = at - each * block
     local high = math.min(stop - each * block, block) - 1
     local read, problem

@@ -1,24 +1,37 @@
 -- Evicts the entries of a log before an offset, and frees blocks that have none left.
--- KEYS: meta, news, full, raw, times, the last block, the blocks from some on.
--- ARGV: entries a block, the offset, or '' to keep the last entries, then how many; number of the first block; epoch of the log,
---   if this goes on with an eviction, or ''; the log's end, as the caller knows it; 1 if this call was told so, and later entries stay.
--- Returns { entries evicted, first, kept, entries a block, next, epoch, blocks freed }; nothing is evicted if the epoch is another
--- one. If the end of the log decides what goes, and its block is not the one that was passed, it evicts -1 entries, and changes nothing.
+--   KEYS[1] meta
+--   KEYS[2] news
+--   KEYS[3] full
+--   KEYS[4] raw
+--   KEYS[5] times
+--   KEYS[6] the last block
+--   KEYS[7..] the blocks from some on
+--   ARGV[1] entries a block
+--   ARGV[2] the offset, or '' to keep the last entries
+--   ARGV[3] how many of these
+--   ARGV[4] number of the first block
+--   ARGV[5] epoch of the log, if this goes on with an eviction, or ''
+--   ARGV[6] the log's end, as the caller knows it
+--   ARGV[7] 1 if this call was told so, and later entries stay
+-- Returns { entries evicted, first, kept, entries a block, next, epoch, blocks freed }; nothing is evicted if
+-- the epoch is another one. If the end of the log decides what goes, and its block is not the one that was
+-- passed, it evicts -1 entries, and changes nothing.
 --@include log
 --@include free
+local meta, news, full, raw, times = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'epoch')
-local problem = refuse(facts) or refuse_sets()
+local problem = refuse(meta, facts) or refuse_sets(full, raw, times)
 if problem then
   return problem
 end
 if not facts[1] then
   return { 0, 0, 0, tonumber(ARGV[1]), 0, '', 0 }
 end
-local tail, block = end_of(facts[2], true), block_of(facts[3])
-local first = first_of(facts[4], tail, true)
-local kept = kept_of(facts[5], first, block, true)
+local tail, block = end_of(meta, facts[2], true), block_of(meta, facts[3])
+local first = first_of(meta, facts[4], tail, true)
+local kept = kept_of(meta, facts[5], first, block, true)
 epoch_of(meta, facts[6], true)
-problem = refuse_end(KEYS[2], tail) or unbelieved
+problem = refuse_end(meta, news, tail) or unbelieved
 if problem then
   return problem
 end
@@ -46,7 +59,7 @@ if start > first then
   redis.call('HSET', meta, 'first', whole(start))
 end
 if block == tonumber(ARGV[1]) then
-  left, freed = free_blocks(kept, math.floor(start / block), 7, tonumber(ARGV[4]), #KEYS - 6)
+  left, freed = free_blocks(KEYS, full, raw, times, kept, math.floor(start / block), 7, tonumber(ARGV[4]), #KEYS - 6)
 end
 if left > kept then
   redis.call('HSET', meta, 'kept', whole(left))

@@ -1,36 +1,33 @@
 --@library
 -- The beginning of every script on a group of a log.
---   KEYS[1] meta; then of the group: KEYS[2] state, a hash: mark, kind, epoch (of the log), offset (of the entry to hand out
---   next), turn, delivery (the numbers given last), lost (entries evicted before they were handed out); KEYS[3] line,
---   KEYS[4] turns, KEYS[5] granted, as in log.lua; KEYS[6] pending, a sorted set: offset with 16
---   digits, so that those of one moment are in order -> when (ms) it was handed out;
---   KEYS[7] attempts, a hash: offset -> "attempts delivery member"; KEYS[8] dead, a hash: offset -> the entry and its
---   history; KEYS[9] revived, a hash: offset -> an entry that was dead; KEYS[10] waiting, as in log.lua; KEYS[11] news
---   ARGV[1] the group's name; ARGV[2] its kind: plain, or "acknowledged:<idle ms>:<most attempts>"
+--   meta, waiting, news: of the log; line, turns, granted: as in log.lua
+--   state: a hash: mark, kind, epoch (of the log), offset (of the entry to hand out next), turn, delivery (the numbers
+--   given last), lost (entries evicted before they were handed out)
+--   pending: a sorted set: offset with 16 digits, so that those of one moment are in order -> when (ms) it was handed out
+--   attempts: a hash: offset -> "attempts delivery member"; dead: a hash: offset -> the entry and its history; revived: a
+--   hash: offset -> an entry that was dead
 --@include log
-local state, line, turns, granted = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local pending, attempts, dead, revived, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 
 -- How often an entry may be handed out, as structures/log/group_reading.py says it, and by seeks back once more each.
 local MOST_ATTEMPTS = 100000000
 
 -- Refuses what is no group, before anything is written. Returns an error reply or nil.
-local function refuse_all()
+local function refuse_all(state, line, turns, granted, pending, attempts, dead, revived, waiting)
   local problem = refuse_group(state, line, turns, granted)
     or refuse_key('ZCARD', pending, 'the pending entries of a group of a log')
     or refuse_key('ZCARD', waiting, 'the groups of a log in which somebody waits')
-  for _, key in ipairs({ KEYS[7], KEYS[8], KEYS[9] }) do
+  for _, key in ipairs({ attempts, dead, revived }) do
     problem = problem or refuse_key('HLEN', key, 'entries of a group of a log')
   end
   return problem
 end
 
 -- Returns a reply, if there is no such group ({ -1 }) or one of another kind ({ -2, kind }); else nil and a table of
--- what holds: tail, first and block of the log; offset of the group; idle and most of one that is acknowledged. reads:
--- whether the script only reads.
-local function open_group(reads)
-  local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'block', 'epoch', 'group:' .. ARGV[1])
-  local problem = refuse(facts, reads) or refuse_all()
+-- what holds: tail, first and block of the log; offset of the group; idle and most of one that is acknowledged. name and
+-- kind: the group's, plain or "acknowledged:<idle ms>:<most attempts>"; reads: whether the script only reads.
+local function open_group(meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, name, kind, reads)
+  local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'block', 'epoch', 'group:' .. name)
+  local problem = refuse(meta, facts, reads) or refuse_all(state, line, turns, granted, pending, attempts, dead, revived, waiting)
   if problem then
     return problem
   end
@@ -44,14 +41,14 @@ local function open_group(reads)
   if not facts[6] or not own[1] or own[3] ~= facts[5] then
     return { -1 }
   end
-  if own[2] ~= ARGV[2] then
+  if own[2] ~= kind then
     return { -2, own[2] }
   end
   local idle, most = string.match(own[2], '^acknowledged:(%d+):(%d+)$')
-  local tail = end_of(facts[2], true)
-  local first, block = first_of(facts[3], tail, true), block_of(facts[4])
+  local tail = end_of(meta, facts[2], true)
+  local first, block = first_of(meta, facts[3], tail, true), block_of(meta, facts[4])
   local offset = stored(state, 'offset', own[4], 0, MOST_STORED)
-  problem = refuse_end(KEYS[11], tail) or unbelieved
+  problem = refuse_end(meta, news, tail) or unbelieved
   if problem then
     return problem
   end
@@ -78,7 +75,7 @@ local function digits(offset)
 end
 
 -- How many entries are due to be handed out again. Sets `unbelieved` if one was handed out long after now, and would never be due.
-local function due_of(group, at)
+local function due_of(pending, group, at)
   if not group.idle then
     return 0
   end
@@ -90,7 +87,7 @@ local function due_of(group, at)
 end
 
 -- The history of a pending entry, "attempts delivery member": the two numbers. 0 without one.
-local function history_of(text)
+local function history_of(attempts, text)
   if not text then
     return 0
   end

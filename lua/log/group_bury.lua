@@ -1,10 +1,24 @@
 -- Sets entries of a group of a log aside that were handed out too often.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news.
--- ARGV: group, kind, then of each: offset, its history as the caller has seen it, the entry.
--- Returns { 0, how many were set aside: not those that were acknowledged or handed out since }; and as open_group() does.
+--   KEYS[1] meta
+--   KEYS[2] state
+--   KEYS[3] line
+--   KEYS[4] turns
+--   KEYS[5] granted
+--   KEYS[6] pending
+--   KEYS[7] attempts
+--   KEYS[8] dead
+--   KEYS[9] revived
+--   KEYS[10] waiting
+--   KEYS[11] news
+--   ARGV[1] group
+--   ARGV[2] kind
+--   ARGV[3..] of each entry its offset, its history as the caller has seen it, and the entry
+-- Returns { 0, how many were set aside: not those that were acknowledged or handed out since }; and as
+-- open_group() does.
 --@include clock
 --@include group
-local problem, group = open_group()
+local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)
+local problem, group = open_group(meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, ARGV[1], ARGV[2])
 if problem then
   return problem
 end

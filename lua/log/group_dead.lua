@@ -1,11 +1,25 @@
 -- Lists the entries that a group of a log has set aside, piece by piece, for a caller who sorts them.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news. ARGV: group, kind, the cursor to go on
--- from, '0' at first, how many at most, some tens more at times.
--- Returns { 0, how many there are, next cursor or '0', offset, "<ms of the last delivery> <ms when set aside> <length of the
--- history>:<history><entry>", ... }; and as open_group() does.
+--   KEYS[1] meta
+--   KEYS[2] state
+--   KEYS[3] line
+--   KEYS[4] turns
+--   KEYS[5] granted
+--   KEYS[6] pending
+--   KEYS[7] attempts
+--   KEYS[8] dead
+--   KEYS[9] revived
+--   KEYS[10] waiting
+--   KEYS[11] news
+--   ARGV[1] group
+--   ARGV[2] kind
+--   ARGV[3] the cursor to go on from, '0' at first
+--   ARGV[4] how many at most, some tens more at times
+-- Returns { 0, how many there are, next cursor or '0', offset, "<ms of the last delivery> <ms when set aside>
+-- <length of the history>:<history><entry>", ... }; and as open_group() does.
 --@include group
 --@include bounded
-local problem = open_group(true)
+local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)
+local problem = open_group(meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, ARGV[1], ARGV[2], true)
 if problem then
   return problem
 end

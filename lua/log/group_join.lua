@@ -1,11 +1,25 @@
 -- Makes a group of a log, and the log too where there is none.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news.
--- ARGV: group, kind, where it starts (first, last or an offset, from the end if negative), entries a block of a new log.
+--   KEYS[1] meta
+--   KEYS[2] state
+--   KEYS[3] line
+--   KEYS[4] turns
+--   KEYS[5] granted
+--   KEYS[6] pending
+--   KEYS[7] attempts
+--   KEYS[8] dead
+--   KEYS[9] revived
+--   KEYS[10] waiting
+--   KEYS[11] news
+--   ARGV[1] group
+--   ARGV[2] kind
+--   ARGV[3] where it starts (first, last or an offset, from the end if negative)
+--   ARGV[4] entries a block of a new log
 -- Returns { 0 }, or { -2, kind } if there is one of another kind.
 --@include clock
 --@include group
+local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'epoch', 'group:' .. ARGV[1], 'joined')
-local problem = refuse(facts) or refuse_all()
+local problem = refuse(meta, facts) or refuse_all(state, line, turns, granted, pending, attempts, dead, revived, waiting)
 if problem then
   return problem
 end
@@ -13,18 +27,18 @@ local own = redis.call('HMGET', state, 'kind', 'epoch')
 if facts[1] and facts[5] and own[1] and own[2] == facts[4] then
   return own[1] == ARGV[2] and { 0 } or { -2, own[1] }
 end
-local tail, epoch = end_of(facts[2], facts[1]), epoch_of(meta, facts[4], facts[1])
-local first = first_of(facts[3], tail, facts[1])
+local tail, epoch = end_of(meta, facts[2], facts[1]), epoch_of(meta, facts[4], facts[1])
+local first = first_of(meta, facts[3], tail, facts[1])
 stored(meta, 'joined', facts[6], 0, MOST_STORED * 100, 0)
 epoch_of(state, own[2], own[1])
-problem = facts[1] and refuse_end(KEYS[11], tail) or unbelieved
+problem = facts[1] and refuse_end(meta, news, tail) or unbelieved
 if problem then
   return problem
 end
 if not facts[1] then
   epoch = new_epoch()
   -- A full server refuses the first write of a script or none of them.
-  local made = make_log(ARGV[4], epoch)
+  local made = make_log(meta, ARGV[4], epoch)
   if is_error(made) then
     return made
   end

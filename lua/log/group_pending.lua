@@ -1,10 +1,26 @@
 -- Lists the entries that a group of a log has handed out and nobody has acknowledged, the oldest first.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news.
--- ARGV: group, kind, how many at most, the last one that the caller has and when it was handed out, or '' twice.
--- Returns { 0, server's time in ms, offset, when (ms) it was handed out, its history, ... }; and as open_group() does.
+--   KEYS[1] meta
+--   KEYS[2] state
+--   KEYS[3] line
+--   KEYS[4] turns
+--   KEYS[5] granted
+--   KEYS[6] pending
+--   KEYS[7] attempts
+--   KEYS[8] dead
+--   KEYS[9] revived
+--   KEYS[10] waiting
+--   KEYS[11] news
+--   ARGV[1] group
+--   ARGV[2] kind
+--   ARGV[3] how many at most
+--   ARGV[4] the last one that the caller has, or ''
+--   ARGV[5] when that was handed out, or ''
+-- Returns { 0, server's time in ms, offset, when (ms) it was handed out, its history, ... }; and as
+-- open_group() does.
 --@include clock
 --@include group
-local problem = open_group(true)
+local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)
+local problem = open_group(meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, ARGV[1], ARGV[2], true)
 if problem then
   return problem
 end

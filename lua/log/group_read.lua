@@ -1,19 +1,46 @@
--- Hands out entries of a log to a member of a group: those that others have not acknowledged in time first, then new ones.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, the read's receipt, the blocks.
--- ARGV: group, kind, how many entries at most, by what name it waits or '', '1' if it will wait when there is nothing, the
---   turn that has woken it or '', the member, entries a block, number of the first block, most bytes, epoch of the blocks that
---   the caller has, '1' for each block that it has and '0' for others, the read's number.
--- Returns { 0, entries a block, epoch, next offset of the log, offset of the first new entry, how many are new, delivery of the first
--- one, attempts of the new ones if any was handed out before, { { offset, attempts, delivery, entry or nil } handed out again, ... },
--- { offset, its history } of those handed out too often, kinds, item, ... as read_entries() has them }; { 1, ms until to look again, ms
--- until an entry is due or -1 } if there is nothing; { 2, block, entries a block, epoch } if another block is needed; { 3 } if
--- another receipt is needed; and as open_group() does. A read that was granted entries before is answered by these, as far as they are
--- there and, in an acknowledged group, still the member's.
+-- Hands out entries of a log to a member of a group: those that others have not acknowledged in time first,
+-- then new ones.
+--   KEYS[1] meta
+--   KEYS[2] state
+--   KEYS[3] line
+--   KEYS[4] turns
+--   KEYS[5] granted
+--   KEYS[6] pending
+--   KEYS[7] attempts
+--   KEYS[8] dead
+--   KEYS[9] revived
+--   KEYS[10] waiting
+--   KEYS[11] news
+--   KEYS[12] the read's receipt
+--   KEYS[13..] the blocks
+--   ARGV[1] group
+--   ARGV[2] kind
+--   ARGV[3] how many entries at most
+--   ARGV[4] by what name it waits or ''
+--   ARGV[5] '1' if it will wait when there is nothing
+--   ARGV[6] the turn that has woken it or ''
+--   ARGV[7] the member
+--   ARGV[8] entries a block
+--   ARGV[9] number of the first block
+--   ARGV[10] most bytes
+--   ARGV[11] epoch of the blocks that the caller has
+--   ARGV[12] '1' for each block that it has and '0' for others
+--   ARGV[13] the read's number
+-- Returns { 0, entries a block, epoch, next offset of the log, offset of the first new entry, how many are
+-- new, delivery of the first one, attempts of the new ones if any was handed out before, { { offset,
+-- attempts, delivery, entry or nil } handed out again, ... }, { offset, its history } of those handed out too
+-- often, kinds, item, ... as read_entries() has them }; { 1, ms until to look again, ms until an entry is due
+-- or -1 } if there is nothing; { 2, block, entries a block, epoch } if another block is needed; { 3 } if
+-- another receipt is needed; and as open_group() does. A read that was granted entries before is answered by
+-- these, as far as they are there and, in an acknowledged group, still the member's.
 --@include clock
 --@include group
 --@include entries
 --@include receipt
-local problem, group = open_group()
+local meta, state, line, turns, granted = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending, attempts, dead, revived = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local waiting, news = KEYS[10], KEYS[11]
+local problem, group = open_group(meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, ARGV[1], ARGV[2])
 if problem then
   return problem
 end
@@ -24,7 +51,7 @@ local start = math.max(group.offset, group.first)
 
 -- Returns items and how many entries they are, from an offset on; or an error.
 local function read_from(from, stop, room)
-  local items, read = read_entries(from, stop, block, 13, tonumber(ARGV[9]), #KEYS, ARGV[11] == group.epoch and ARGV[12] or '', room), 0
+  local items, read = read_entries(KEYS, from, stop, block, 13, tonumber(ARGV[9]), #KEYS, ARGV[11] == group.epoch and ARGV[12] or '', room), 0
   if is_error(items) then
     return items
   end
@@ -96,7 +123,7 @@ if sent and sent >= asked then
   -- It may be from long ago, when nobody waits for it any more. Any other caller takes another receipt.
   return { 3 }
 end
-local fresh, due = math.max(0, tail - start), due_of(group, at)
+local fresh, due = math.max(0, tail - start), due_of(pending, group, at)
 if unbelieved then
   return unbelieved
 end
@@ -129,7 +156,7 @@ if most > 0 and due > 0 then
   end
   local histories, tried = redis.call('HMGET', attempts, unpack(found)), {}
   for i = 1, #found do
-    tried[i] = history_of(histories[i])
+    tried[i] = history_of(attempts, histories[i])
   end
   if unbelieved then
     return unbelieved

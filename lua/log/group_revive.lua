@@ -1,9 +1,23 @@
 -- Lets entries that a group of a log has set aside be handed out again, their attempts forgotten.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news. ARGV: group, kind, then the offsets.
+--   KEYS[1] meta
+--   KEYS[2] state
+--   KEYS[3] line
+--   KEYS[4] turns
+--   KEYS[5] granted
+--   KEYS[6] pending
+--   KEYS[7] attempts
+--   KEYS[8] dead
+--   KEYS[9] revived
+--   KEYS[10] waiting
+--   KEYS[11] news
+--   ARGV[1] group
+--   ARGV[2] kind
+--   ARGV[3..] the offsets
 -- Returns { 0, how many were dead }; and as open_group() does.
 --@include clock
 --@include group
-local problem, group = open_group()
+local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)
+local problem, group = open_group(meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, ARGV[1], ARGV[2])
 if problem then
   return problem
 end
@@ -27,5 +41,5 @@ for i = 3, #ARGV do
   end
 end
 local at = now()
-wake(state, line, turns, granted, at, group.tail, group.first, due_of(group, at))
+wake(state, line, turns, granted, at, group.tail, group.first, due_of(pending, group, at))
 return { 0, count }

@@ -1,9 +1,23 @@
 -- Says how far a group of a log is.
--- KEYS: meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news. ARGV: group, kind.
--- Returns { 0, offset, next offset of the log, its first one, lost, waiting, pending, dead }; and as open_group() does.
+--   KEYS[1] meta
+--   KEYS[2] state
+--   KEYS[3] line
+--   KEYS[4] turns
+--   KEYS[5] granted
+--   KEYS[6] pending
+--   KEYS[7] attempts
+--   KEYS[8] dead
+--   KEYS[9] revived
+--   KEYS[10] waiting
+--   KEYS[11] news
+--   ARGV[1] group
+--   ARGV[2] kind
+-- Returns { 0, offset, next offset of the log, its first one, lost, waiting, pending, dead }; and as
+-- open_group() does.
 --@include clock
 --@include group
-local problem, group = open_group(true)
+local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)
+local problem, group = open_group(meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, ARGV[1], ARGV[2], true)
 if problem then
   return problem
 end

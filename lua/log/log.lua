@@ -1,19 +1,18 @@
 --@library
 -- The part that all scripts on a log share: the facts that its `meta` holds.
---   KEYS[1] meta, a hash: mark, block, next, first, kept, epoch, joined, group:<G>, written:<Q>
+--   meta: a hash: mark, block, next, first, kept, epoch, joined, group:<G>, written:<Q>
 --@include layout
 --@include values
 --@include stored
 
 -- The value of `mark` in a log's meta.
 local LOG_VERSION = '1'
-local meta = KEYS[1]
 -- Its value in this log, which may be of a newer version: refuse() sets it.
 local log_mark = LOG_VERSION
 
 -- Refuses facts, which begin with the mark, that are no log's. reads: whether the script only reads.
 -- Returns an error reply or nil.
-local function refuse(facts, reads)
+local function refuse(meta, facts, reads)
   if facts.err then
     return refusal(facts, meta, 'does not hold the facts of a log')
   end
@@ -32,21 +31,21 @@ end
 -- How many entries a block has at most, as structures/log/base.py says it.
 local MOST_BLOCK = 100000
 
-local function end_of(text, is_there)
+local function end_of(meta, text, is_there)
   return stored(meta, 'next', text, 0, MOST_STORED, not is_there and 0 or nil)
 end
 
-local function block_of(text, absent)
+local function block_of(meta, text, absent)
   return stored(meta, 'block', text, 1, MOST_BLOCK, absent)
 end
 
 -- Nothing is evicted that has not been appended.
-local function first_of(text, tail, is_there)
+local function first_of(meta, text, tail, is_there)
   return stored(meta, 'first', text, 0, tail, not is_there and 0 or nil)
 end
 
 -- No block is freed that has an entry.
-local function kept_of(text, first, block, is_there)
+local function kept_of(meta, text, first, block, is_there)
   return stored(meta, 'kept', text, 0, math.floor(first / block), not is_there and 0 or nil)
 end
 
@@ -60,7 +59,7 @@ end
 
 -- Sets `unbelieved` if the news of a log say that it ends elsewhere. Returns an error reply about foreign news, or nil. A look at the
 -- blocks does not tell, if the end that meta says is the beginning of a block.
-local function refuse_end(news, tail)
+local function refuse_end(meta, news, tail)
   local last = redis.pcall('XREVRANGE', news, '+', '-', 'COUNT', 1)
   if is_error(last) then
     return refusal(last, news, 'does not hold the news of this log')
@@ -84,7 +83,7 @@ local function new_epoch()
 end
 
 -- Returns the reply, which is an error where the server is full.
-local function make_log(block, epoch)
+local function make_log(meta, block, epoch)
   return redis.pcall('HSET', meta, 'mark', LOG_VERSION, 'block', block, 'next', '0', 'first', '0', 'kept', '0', 'epoch',
     epoch, 'joined', '0')
 end
@@ -105,7 +104,7 @@ end
 --   granted  a sorted set: turn -> when (ms) it was given; until it is used, or too old, others leave an entry for it
 -- A member that waits is in the line since the very look that found nothing. So everything that
 -- comes after that look finds it there, and BLPOP finds a turn that was given before it. These four
--- keys stand in this order in KEYS.
+-- keys are passed in this order.
 --   waiting  a sorted set, of the log: group -> until when (ms) it is believed that anybody waits there. Put there by the same look,
 --            and never for a shorter time than in the line; so an append finds all whom it has to wake, and looks at no other group
 
@@ -184,15 +183,15 @@ local function wake(state, line, turns, granted, at, tail, first, due)
   end
 end
 
--- indices: of the first key of each of some groups. Returns an error reply about what is no group, or nil; and the indices of those
+-- keys: four of each group, in the order above; indices: of the first key of each of some groups. Returns an error reply about what is no group, or nil; and the indices of those
 -- groups in whose line is anybody.
-local function with_lines(indices)
+local function with_lines(keys, indices)
   local found = {}
   for i = 1, #indices do
     local index = indices[i]
     -- Most of those who were waiting a moment ago are busy: one look for these.
-    if redis.pcall('ZCARD', KEYS[index + 1]) ~= 0 then
-      local problem = refuse_group(KEYS[index], KEYS[index + 1], KEYS[index + 2], KEYS[index + 3])
+    if redis.pcall('ZCARD', keys[index + 1]) ~= 0 then
+      local problem = refuse_group(keys[index], keys[index + 1], keys[index + 2], keys[index + 3])
       if problem then
         return problem
       end
@@ -203,9 +202,9 @@ local function with_lines(indices)
 end
 
 -- Wakes those who wait in these groups.
-local function wake_all(indices, at, tail, first)
+local function wake_all(keys, indices, at, tail, first)
   for i = 1, #indices do
     local index = indices[i]
-    wake(KEYS[index], KEYS[index + 1], KEYS[index + 2], KEYS[index + 3], at, tail, first, 0)
+    wake(keys[index], keys[index + 1], keys[index + 2], keys[index + 3], at, tail, first, 0)
   end
 end

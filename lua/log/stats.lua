@@ -1,18 +1,22 @@
 -- Says what blocks a log has, and how much memory some of them take.
--- KEYS: meta, news, full, raw, the blocks.
--- ARGV: nothing.
--- Returns { next, first, kept, entries a block, full blocks that are lists, sealed blocks that are not compressed, bytes of each block }.
+--   KEYS[1] meta
+--   KEYS[2] news
+--   KEYS[3] full
+--   KEYS[4] raw
+--   KEYS[5..] the blocks
+-- Returns { next, first, kept, entries a block, full blocks that are lists, sealed blocks that are not
+-- compressed, bytes of each block }.
 --@include log
-local full, raw = KEYS[3], KEYS[4]
+local meta, news, full, raw = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'first', 'kept', 'block')
-local problem = refuse(facts, true)
+local problem = refuse(meta, facts, true)
 if problem then
   return problem
 end
-local block, tail = block_of(facts[5], not facts[1] and 0 or nil), end_of(facts[2], facts[1])
-local first = first_of(facts[3], tail, facts[1])
-local kept = facts[1] and kept_of(facts[4], first, block, true) or 0
-problem = facts[1] and refuse_end(KEYS[2], tail) or unbelieved
+local block, tail = block_of(meta, facts[5], not facts[1] and 0 or nil), end_of(meta, facts[2], facts[1])
+local first = first_of(meta, facts[3], tail, facts[1])
+local kept = facts[1] and kept_of(meta, facts[4], first, block, true) or 0
+problem = facts[1] and refuse_end(meta, news, tail) or unbelieved
 if problem then
   return problem
 end

@@ -1,20 +1,37 @@
--- Evicts the oldest blocks of a log that is larger, or whose entries are older, than wanted, and frees what evictions have left.
--- KEYS: meta, news, full, raw, times, the last block at the look, state and pending of each group whose entries are spared, then
---   blocks, the lowest that may take memory first.
--- ARGV: entries a block, epoch, `joined` or '' to spare no group, most age in ms or '', most entries or '', number of the block before
---   which a slice may evict because all is too large or '', and of the one before which that would be all of it, number of the first
---   block in KEYS, how many of KEYS are the groups', 1 to change nothing, the log's end at the look.
--- Returns { 1, blocks freed, entries evicted, blocks still to be freed, for how many ms the oldest has been due }, on a dry run what it
--- would do; { 0 } if there is no log, or was none at the look, whose epoch is '' then; { -1 } if there is another one, or a new group.
+-- Evicts the oldest blocks of a log that is larger, or whose entries are older, than wanted, and frees what
+-- evictions have left.
+--   KEYS[1] meta
+--   KEYS[2] news
+--   KEYS[3] full
+--   KEYS[4] raw
+--   KEYS[5] times
+--   KEYS[6] the last block at the look
+--   KEYS[7..] state and pending of each group whose entries are spared; then blocks, the lowest that may take
+--     memory first
+--   ARGV[1] entries a block
+--   ARGV[2] epoch
+--   ARGV[3] `joined`, or '' to spare no group
+--   ARGV[4] most age in ms, or ''
+--   ARGV[5] most entries, or ''
+--   ARGV[6] number of the block before which a slice may evict because all is too large, or ''
+--   ARGV[7] number of the one before which that would be all of it
+--   ARGV[8] number of the first block in KEYS
+--   ARGV[9] how many of KEYS are the groups'
+--   ARGV[10] 1 to change nothing
+--   ARGV[11] the log's end at the look
+-- Returns { 1, blocks freed, entries evicted, blocks still to be freed, for how many ms the oldest has been
+-- due }, on a dry run what it would do; { 0 } if there is no log, or was none at the look, whose epoch is ''
+-- then; { -1 } if there is another one, or a new group.
 --@include clock
 --@include log
 --@include free
 -- A group with more in its members' hands than this is taken to need all that is there.
+local meta, news, full, raw, times = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local MOST_PENDING = 10000
 -- So many blocks behind its own a slice looks at, for one whose time is known.
 local MOST_TIMELESS = 1000
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'epoch', 'joined')
-local problem = refuse(facts, ARGV[10] == '1') or refuse_sets()
+local problem = refuse(meta, facts, ARGV[10] == '1') or refuse_sets(full, raw, times)
 if problem then
   return problem
 end
@@ -25,10 +42,10 @@ end
 if not facts[1] or ARGV[2] == '' then
   return { 0 }
 end
-local tail, block = end_of(facts[2], true), block_of(facts[3])
-local first = first_of(facts[4], tail, true)
-local kept = kept_of(facts[5], first, block, true)
-problem = refuse_end(KEYS[2], tail) or unbelieved
+local tail, block = end_of(meta, facts[2], true), block_of(meta, facts[3])
+local first = first_of(meta, facts[4], tail, true)
+local kept = kept_of(meta, facts[5], first, block, true)
+problem = refuse_end(meta, news, tail) or unbelieved
 if problem then
   return problem
 end
@@ -146,7 +163,7 @@ if start > first then
   redis.call('HDEL', meta, 'first')
   redis.call('HSET', meta, 'first', whole(start))
 end
-left = free_blocks(kept, stop, 7 + group_keys, number, keys)
+left = free_blocks(KEYS, full, raw, times, kept, stop, 7 + group_keys, number, keys)
 if left > kept then
   redis.call('HSET', meta, 'kept', whole(left))
 end

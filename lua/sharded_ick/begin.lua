@@ -1,18 +1,31 @@
--- Begins to move the members of an ick shard: sets them aside, once for each change of the layout.
--- From then on only callers who know the new layout add here. Reserved members are set aside too.
--- KEYS: version, producer set, consumer set, held, attempts, lease, mark, dead,
--- moving, moving dead, begun, moving attempts.
--- ARGV: the caller's mark, the token of its lease, the layout's generation.
+-- Begins to move the members of an ick shard: sets them aside, once for each change of the layout. From then
+-- on only callers who know the new layout add here. Reserved members are set aside too.
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] held
+--   KEYS[5] attempts
+--   KEYS[6] lease
+--   KEYS[7] mark
+--   KEYS[8] dead
+--   KEYS[9] moving
+--   KEYS[10] moving dead
+--   KEYS[11] begun
+--   KEYS[12] moving attempts
+--   ARGV[1] the caller's mark
+--   ARGV[2] the token of its lease
+--   ARGV[3] the layout's generation
 -- Returns how many members are to be moved; -1 if it is to be called again, because more was reserved than
 -- one script sets aside; nil, with nothing changed, if the lease is not held any more or the caller's layout
 -- is out of date.
 --@include reservation
 --@include shard
 --@include layout
-local problem, exists = refuse(false)
+local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local problem, exists = refuse(version, pset, cset, false)
 local wrong, lease = held_lease(KEYS[6], ARGV[2])
 local unmarked, state = mark_state(KEYS[7], ARGV[1])
-local current = problem or wrong or unmarked or current_token()
+local current = problem or wrong or unmarked or current_token(held, attempts)
 if type(current) == 'table' then
   return current
 end
@@ -48,7 +61,7 @@ if redis.call('GET', KEYS[11]) ~= ARGV[3] then
   fold(cset, moving, PIECE)
   if exists then
     -- A consumer that reserved here before has nothing to acknowledge any more.
-    hold_list(current, {})
+    hold_list(held, current, {})
   end
   if redis.call('EXISTS', pset, cset) > 0 then
     return -1

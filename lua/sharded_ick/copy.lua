@@ -1,10 +1,18 @@
 -- Copies members into the ick shard where they belong from now on; doing it twice changes nothing.
--- KEYS: version, producer set, consumer set, mark, attempts, dead. ARGV: the caller's mark, how many
--- members, member, score, attempts ('' for none), ..., dead member, history, ...
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] mark
+--   KEYS[5] attempts
+--   KEYS[6] dead
+--   ARGV[1] the caller's mark
+--   ARGV[2] how many members
+--   ARGV[3..] member, score and attempts ('' for none) of each; then dead members, each with its history
 -- Returns 1; nil, with nothing changed, if the caller's layout is out of date.
 --@include shard
 --@include ick
 --@include layout
+local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]
 local unmarked, state = mark_state(KEYS[4], ARGV[1])
 if unmarked or state == 'newer' then
   return unmarked or false
@@ -24,7 +32,7 @@ for i = 3, last, 3 do
   list[#list + 1] = ARGV[i]
 end
 if #list > 0 then
-  local added = add_pairs(list)
+  local added = add_pairs(version, pset, cset, list)
   if added.err then
     return added
   end
@@ -39,7 +47,7 @@ for i = 3, last, 3 do
   end
 end
 if #ARGV > last then
-  problem = refuse(true)
+  problem = refuse(version, pset, cset, true)
   if problem then
     return problem
   end

@@ -1,6 +1,12 @@
 -- Removes members that were copied from those set aside, if they are still what was copied.
--- KEYS: lease, moving, moving dead, moving attempts. ARGV: the token of the caller's lease, its time to live
--- in ms, how many members, member, score, ..., dead member, history, ...
+--   KEYS[1] lease
+--   KEYS[2] moving
+--   KEYS[3] moving dead
+--   KEYS[4] moving attempts
+--   ARGV[1] the token of the caller's lease
+--   ARGV[2] its time to live in ms
+--   ARGV[3] how many members
+--   ARGV[4..] member and score of each; then dead members, each with its history
 -- Returns how many were removed; nil, with nothing changed, if the lease is not held any more.
 --@include shard
 local problem, lease = held_lease(KEYS[1], ARGV[1])

@@ -10,16 +10,17 @@
 -- does not hold any more.
 --@include reservation
 --@include shard
+local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local wrong, lease = held_lease(KEYS[6], ARGV[4])
 if not lease then
   return wrong or false
 end
 local unmarked, state = mark_state(KEYS[7], ARGV[6])
-local current = unmarked or current_token()
+local current = unmarked or current_token(held, attempts)
 if type(current) == 'table' then
   return current
 end
-local problem = refuse(true)
+local problem = refuse(version, pset, cset, true)
 if problem then
   return problem
 end
@@ -27,7 +28,7 @@ local n, backwash, token = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
 local none = ARGV[7] == '1' and 0 or {}
 local is_late = token ~= '' and current ~= '' and token ~= current
 if state == 'newer' or n == 0 and (not backwash or is_late) then
-  local acked = ack(current, token, 8)
+  local acked = ack(cset, attempts, ARGV, current, token, 8)
   if acked > 0 then
     extend_if_short(KEYS[6], lease, ARGV[5])
   end
@@ -35,7 +36,7 @@ if state == 'newer' or n == 0 and (not backwash or is_late) then
 end
 -- As in ick/exchange: a server that is out of memory lets go on what has begun by deleting.
 redis.call('DEL', held)
-local acked = ack(current, token, 8)
+local acked = ack(cset, attempts, ARGV, current, token, 8)
 extend_if_short(KEYS[6], lease, ARGV[5])
-local list, left, new = reserve(current, n, backwash)
+local list, left, new = reserve(pset, cset, held, current, n, backwash)
 return { acked, new, ARGV[7] == '1' and #list / 2 or list, left }

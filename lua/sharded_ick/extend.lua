@@ -1,5 +1,8 @@
 -- Extends the lease of an ick shard for its holder.
--- KEYS: lease. ARGV: the holder's token, time to live in ms. Returns 1; 0 if it is not held any more.
+--   KEYS[1] lease
+--   ARGV[1] the holder's token
+--   ARGV[2] time to live in ms
+-- Returns 1; 0 if it is not held any more.
 --@include shard
 local problem, lease = held_lease(KEYS[1], ARGV[1])
 if not lease then

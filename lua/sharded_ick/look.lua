@@ -1,11 +1,17 @@
 -- Says how much an ick shard needs a consumer, and who has it.
--- KEYS: version, producer set, consumer set, lease, moving, moving dead. Returns { lowest score of the producer
--- set, of the consumer set ('' where empty), ms left of the lease (0: free), when it was last taken in
--- ms, its consumer, its token, members that are being moved, dead ones, sizes of the producer set and
--- of the consumer set }.
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] lease
+--   KEYS[5] moving
+--   KEYS[6] moving dead
+-- Returns { lowest score of the producer set, of the consumer set ('' where empty), ms left of the lease (0:
+-- free), when it was last taken in ms, its consumer, its token, members that are being moved, dead ones,
+-- sizes of the producer set and of the consumer set }.
 --@include ick
 --@include shard
-local problem = refuse(false)
+local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]
+local problem = refuse(version, pset, cset, false)
 if problem then
   return problem
 end

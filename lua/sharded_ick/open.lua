@@ -1,7 +1,7 @@
 -- Reads the layout of a ShardedIck, and writes it down if there is none yet.
--- KEYS: the layout, a hash. ARGV: the fields and values of a new layout, without its generation; none
--- if it is only to be read.
+--   KEYS[1] the layout, a hash
+--   ARGV[1..] fields and values of a new layout, without its generation; none if it is only to be read
 -- Returns field, value, ... of the layout that holds. Errors: WSLAYOUT for a foreign key.
 --@include clock
 --@include layout
-return open_layout(#ARGV == 0 and ARGV or { 'generation', next_token('', server_time()), unpack(ARGV) })
+return open_layout(KEYS[1], #ARGV == 0 and ARGV or { 'generation', next_token('', server_time()), unpack(ARGV) })

@@ -1,6 +1,10 @@
 -- Reads members that were set aside to be moved.
--- KEYS: moving, moving dead, moving attempts. ARGV: how many at most. Returns { { member, score, attempts
--- ('' for none), ... }, { dead member, history, ... } }, the dead ones once there are no others.
+--   KEYS[1] moving
+--   KEYS[2] moving dead
+--   KEYS[3] moving attempts
+--   ARGV[1] how many at most
+-- Returns { { member, score, attempts ('' for none), ... }, { dead member, history, ... } }, the dead ones
+-- once there are no others.
 --@include layout
 local problem = refuse_key('ZCARD', KEYS[1], 'members that are being moved')
   or refuse_key('HLEN', KEYS[2], 'dead members that are being moved')

@@ -1,5 +1,9 @@
 -- Says whether all members of an ick shard have been moved.
--- KEYS: moving, moving dead, begun. ARGV: the layout's generation. Returns 1 or 0.
+--   KEYS[1] moving
+--   KEYS[2] moving dead
+--   KEYS[3] begun
+--   ARGV[1] the layout's generation
+-- Returns 1 or 0.
 --@include layout
 local found = redis.pcall('GET', KEYS[3])
 if type(found) == 'table' then

@@ -1,6 +1,9 @@
 -- Changes the layout of a ShardedIck, if it is still what the caller read; its generation grows.
--- KEYS: the layout. ARGV: the generation that the caller read, ick_shards, moving_from (0: nothing is
--- being moved). Returns 1 if it was changed, else 0.
+--   KEYS[1] the layout
+--   ARGV[1] the generation that the caller read
+--   ARGV[2] ick_shards
+--   ARGV[3] moving_from (0: nothing is being moved)
+-- Returns 1 if it was changed, else 0.
 --@include clock
 --@include layout
 local found = redis.pcall('HGET', KEYS[1], 'generation')

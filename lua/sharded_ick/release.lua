@@ -1,6 +1,8 @@
 -- Releases the lease of an ick shard for its holder; the token stays, so that the next one is greater.
--- KEYS: lease. ARGV: the holder's token. Returns 1; 0 if it is not held any more. A holder that releases twice,
--- because a reply was lost, has 1 again, as long as nobody else has taken the lease.
+--   KEYS[1] lease
+--   ARGV[1] the holder's token
+-- Returns 1; 0 if it is not held any more. A holder that releases twice, because a reply was lost, has 1
+-- again, as long as nobody else has taken the lease.
 --@include shard
 local problem, lease = held_lease(KEYS[1], ARGV[1])
 if not lease then

@@ -1,9 +1,15 @@
 -- Looks at a part of what a reservation holds in an ick shard; nobody's lease is asked for.
--- KEYS: version, producer set, consumer set, held. ARGV: the reservation's token, how many members to
--- pass over, how many to return at most (1,000).
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] held
+--   ARGV[1] the reservation's token
+--   ARGV[2] how many members to pass over
+--   ARGV[3] how many to return at most (1,000)
 -- Returns { member, score, ... }, the lowest scores first; nil if another reservation holds.
 --@include ick
-local problem = refuse(false)
+local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]
+local problem = refuse(version, pset, cset, false)
 if problem then
   return problem
 end

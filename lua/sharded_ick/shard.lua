@@ -31,15 +31,15 @@ end
 
 -- Adds score, member, ... to an ick shard unless the caller's layout is out of date. Returns { new members,
 -- members whose score became lower }, nil if it is, or an error reply.
---   KEYS[4] the mark; ARGV[1] the caller's
-local function add_marked(list)
-  local problem, state = mark_state(KEYS[4], ARGV[1])
+-- mark: of the ick shard; mine: the caller's
+local function add_marked(mark, mine, version, pset, cset, list)
+  local problem, state = mark_state(mark, mine)
   if problem or state == 'newer' then
     return problem or false
   end
-  local reply = add_pairs(list)
+  local reply = add_pairs(version, pset, cset, list)
   if state == 'older' and not reply.err then
-    redis.call('SET', KEYS[4], ARGV[1])
+    redis.call('SET', mark, mine)
   end
   return reply
 end
@@ -99,7 +99,7 @@ end
 
 -- The nonces that were given back of late, in the lease's field withdrawn: until when (ms), nonce, ..., the
 -- last MOST_WITHDRAWN of them. They are granted nothing, because the call that asks may be under way still.
-local MOST_WITHDRAWN, UNDER_WAY_MS = 16, 60000
+local MOST_WITHDRAWN = 16
 local function withdrawn_nonces(key)
   local list, at = {}, now()
   for until_ms, nonce in string.gmatch(redis.call('HGET', key, 'withdrawn') or '', '(%d+) (%x+)') do
@@ -112,16 +112,15 @@ local function withdrawn_nonces(key)
 end
 
 -- The beginning of every acknowledgement in a leased ick shard.
---   KEYS as the library reservation has them; KEYS[6] the lease
 -- token: of the lease. Returns an error reply; or nil, the token of the reservation that holds, and the
 -- lease, nil if it is not held any more.
-local function open_held(token)
-  local problem = refuse(false)
+local function open_held(version, pset, cset, held, attempts, lease_key, token)
+  local problem = refuse(version, pset, cset, false)
   if problem then
     return problem
   end
-  local wrong, lease = held_lease(KEYS[6], token)
-  local current = wrong or current_token()
+  local wrong, lease = held_lease(lease_key, token)
+  local current = wrong or current_token(held, attempts)
   if type(current) == 'table' then
     return current
   end

@@ -1,12 +1,21 @@
 -- Takes the lease of an ick shard if nobody holds it, or, if that is asked for, a consumer of this name.
--- KEYS: version, producer set, consumer set, lease, mark. ARGV: the caller's mark, the consumer, time
--- to live in ms, 1 to take it over from a holder of the same name or 0, the nonce that the caller has chosen,
--- hexadecimal digits. Returns the new token; '' if somebody holds it, and then only an older mark becomes the
--- caller's; nil, with nothing changed, if the caller's layout is out of date. Asked again with the same nonce,
--- the token that was granted to it.
+--   KEYS[1] version
+--   KEYS[2] producer set
+--   KEYS[3] consumer set
+--   KEYS[4] lease
+--   KEYS[5] mark
+--   ARGV[1] the caller's mark
+--   ARGV[2] the consumer
+--   ARGV[3] time to live in ms
+--   ARGV[4] 1 to take it over from a holder of the same name, or 0
+--   ARGV[5] the nonce that the caller has chosen, hexadecimal digits
+-- Returns the new token; '' if somebody holds it, and then only an older mark becomes the caller's; nil, with
+-- nothing changed, if the caller's layout is out of date. Asked again with the same nonce, the token that was
+-- granted to it.
 --@include shard
 --@include clock
-local problem = refuse(false)
+local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]
+local problem = refuse(version, pset, cset, false)
 local wrong, lease = read_lease(KEYS[4])
 local unmarked, state = mark_state(KEYS[5], ARGV[1])
 if problem or wrong or unmarked then

@@ -1,5 +1,8 @@
 -- Releases the lease of an ick shard by the nonce that it was asked for with, by a caller that does not know
--- the token. KEYS: lease. ARGV: nonce. Returns 1; 0 if the nonce does not hold it.
+-- the token.
+--   KEYS[1] lease
+--   ARGV[1] nonce
+-- Returns 1; 0 if the nonce does not hold it.
 --@include shard
 local problem, lease = read_lease(KEYS[1])
 if problem then

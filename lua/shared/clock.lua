@@ -9,6 +9,9 @@ local function now()
   return clock[1] * 1000 + math.floor(clock[2] / 1000) + CLOCK_SHIFT_MS
 end
 
+-- How long a call may be under way whose caller has given up.
+local UNDER_WAY_MS = 60000
+
 -- Tokens: microseconds since the epoch as text, 16 digits until the year 2286 and 17 from then on. A number of
 -- Lua is exact up to 2255 only, so they are never made numbers.
 

@@ -1,13 +1,13 @@
 --@library
 -- The conditions NX, XX, GT and LT of EXPIRE and its siblings, as Redis takes them from 7.0 on.
 
--- Reads the conditions from ARGV[first] on. Returns a set of words, or nil and an error reply.
-local function read_conditions(first)
+-- Reads the conditions from one argument on. Returns a set of words, or nil and an error reply.
+local function read_conditions(args, first)
   local is = {}
-  for i = first, #ARGV do
-    local word = string.upper(ARGV[i])
+  for i = first, #args do
+    local word = string.upper(args[i])
     if word ~= 'NX' and word ~= 'XX' and word ~= 'GT' and word ~= 'LT' then
-      return nil, redis.error_reply('ERR Unsupported option ' .. ARGV[i])
+      return nil, redis.error_reply('ERR Unsupported option ' .. args[i])
     end
     is[word] = true
   end

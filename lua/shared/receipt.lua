@@ -4,9 +4,7 @@
 -- shuffle queue `stream:entry id:deliveries`. So the same read, when it is sent again, is answered by the same
 -- messages; a read with a lower number is an old one, which nobody waits for. Without places a receipt says
 -- that the read was granted nothing, or has given everything back. The server removes a receipt.
-
--- How long after a read the same read may still arrive, in ms.
-local UNDER_WAY_MS = 60000
+--@include clock
 
 -- The number of a receipt, and its places, of the text of its key. Returns nil for any other text.
 local function receipt_of(text)

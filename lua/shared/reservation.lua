@@ -1,14 +1,13 @@
 --@library
 -- The reservation that holds in an Ick: who reserved last, when, and what.
---   KEYS[4] held, a string: token, a space, time, and a list of separator, member, separator, score;
+--   held: a string: token, a space, time, and a list of separator, member, separator, score;
 --           the token (see token) is greater than every one before, the time is the server's, in
 --           milliseconds, and a milestone stands behind each 8 entries. One string for the whole
 --           batch, put together by a few calls: an entry for each member would double the cost of
 --           a reservation. Of what a reaper has returned the entries are masked (ick/listed).
---   KEYS[5] attempts, a hash: how often a reaper has returned a member; an acknowledgement ends that
+--   attempts: a hash: how often a reaper has returned a member; an acknowledgement ends that
 --@include ick
 --@include clock
-local held, attempts = KEYS[4], KEYS[5]
 local has_attempts, held_head
 
 -- head_of(text): the head of a reservation, its token and its time in ms, of the text that held begins
@@ -41,7 +40,7 @@ end
 
 -- The token of the reservation that holds, or '' if there never was one; an error reply for a
 -- foreign key.
-local function current_token()
+local function current_token(held, attempts)
   local text, token = redis.pcall('GETRANGE', held, 0, MOST_HEAD - 1), nil
   if type(text) == 'string' then
     held_head, token = head_of(text)
@@ -77,7 +76,7 @@ local function entries_of(head, list)
 end
 
 -- Writes a new reservation of a list of member, score, ...; returns its token.
-local function hold_list(previous, list)
+local function hold_list(held, previous, list)
   local clock = server_time()
   local token = next_token(previous, clock)
   local head = string.format('%s %.0f%03d', token, clock[1], math.floor(clock[2] / 1000))
@@ -87,16 +86,16 @@ end
 
 -- Acknowledges members: removes them from the consumer set if the caller's token is the one that holds.
 -- Returns how many were removed.
-local function ack(current, token, first)
+local function ack(cset, attempts, args, current, token, first)
   if current ~= '' and current ~= token then
     return 0
   end
   local acked = 0
-  while first <= #ARGV do
-    local last = math.min(first + 3999, #ARGV)
-    acked = acked + redis.call('ZREM', cset, unpack(ARGV, first, last))
+  while first <= #args do
+    local last = math.min(first + 3999, #args)
+    acked = acked + redis.call('ZREM', cset, unpack(args, first, last))
     if has_attempts > 0 then
-      redis.call('HDEL', attempts, unpack(ARGV, first, last))
+      redis.call('HDEL', attempts, unpack(args, first, last))
     end
     first = last + 1
   end
@@ -128,7 +127,7 @@ local MOST = 9007199254740991 -- beyond it a number of Lua makes no integer of t
 -- Goes on by a piece with a reservation of n members: 'back' puts back what is reserved, 'top' tops up
 -- the consumer set, 'page' returns its members from rank `first` on; each begins when the one
 -- before has ended. Returns member, score, ..., and what is left to be done, '' for nothing.
-local function advance(n, todo, first)
+local function advance(pset, cset, n, todo, first)
   n = math.min(n, MOST)
   if todo == 'back' then
     fold(cset, pset, PIECE)
@@ -166,16 +165,16 @@ local function advance(n, todo, first)
 end
 
 -- Makes a new reservation of n members, or its first piece; returns what advance() does, and the token.
-local function reserve(current, n, backwash)
-  local list, todo = advance(n, backwash and 'back' or 'top', 0)
-  return list, todo, hold_list(current, list)
+local function reserve(pset, cset, held, current, n, backwash)
+  local list, todo = advance(pset, cset, n, backwash and 'back' or 'top', 0)
+  return list, todo, hold_list(held, current, list)
 end
 
 -- Goes on by a piece with the reservation that holds, and lists its members behind the others.
-local function reserve_on(n, todo, first)
+local function reserve_on(pset, cset, held, n, todo, first)
   -- A server that is out of memory lets a script go on that has begun by what can only delete.
   redis.call('ZREMRANGEBYRANK', cset, 1, 0)
-  local list, left = advance(n, todo, first)
+  local list, left = advance(pset, cset, n, todo, first)
   if #list > 0 then
     redis.call('APPEND', held, entries_of(held_head, list))
   end
@@ -184,7 +183,7 @@ end
 
 -- Ends a reservation when all of it is acknowledged. current: its token; acked: how many members
 -- were removed. A client without tokens may reserve the same members from then on.
-local function end_if_done(current, acked)
+local function end_if_done(cset, held, current, acked)
   if acked > 0 and current ~= '' and redis.call('EXISTS', cset) == 0 then
     redis.call('SET', held, held_head)
   end

@@ -1,10 +1,14 @@
 -- Acknowledges or cancels messages of a time shard: nobody gets them again. Their parts are cleared away
 -- later. So this script writes no key that a sweeper WATCHes, and runs on a full server.
--- KEYS: mark, messages, consumed, and receipts of takes, whose messages the caller has. ARGV: the caller's
--- mark, ids.
+--   KEYS[1] mark
+--   KEYS[2] messages
+--   KEYS[3] consumed
+--   KEYS[4..] receipts of takes, whose messages the caller has
+--   ARGV[1] the caller's mark
+--   ARGV[2..] ids
 -- Returns how many were known and not consumed yet.
 --@include time_shard
-local problem = refuse({ 'hash', 'set' })
+local problem = refuse(KEYS[1], ARGV[1], KEYS, { 'hash', 'set' })
 if problem then
   return problem
 end

@@ -1,9 +1,15 @@
 -- Counts the messages of a time shard; changes nothing.
--- KEYS: mark, waiting, leased, consumed, released, dead. ARGV: the caller's mark.
+--   KEYS[1] mark
+--   KEYS[2] waiting
+--   KEYS[3] leased
+--   KEYS[4] consumed
+--   KEYS[5] released
+--   KEYS[6] dead
+--   ARGV[1] the caller's mark
 -- Returns { waiting, due, leased, consumed, dead, for how many ms the first due message has been due }.
 --@include time_shard
 --@include clock
-local problem = refuse({ 'zset', 'zset', 'set', 'zset', 'zset' })
+local problem = refuse(KEYS[1], ARGV[1], KEYS, { 'zset', 'zset', 'set', 'zset', 'zset' })
 if problem then
   return problem
 end

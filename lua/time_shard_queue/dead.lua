@@ -1,9 +1,15 @@
 -- Lists the messages that were set aside in a time shard, the oldest first.
--- KEYS: mark, messages, history, consumed, dead. ARGV: the caller's mark, how many to look at, how many
--- to pass over before them.
+--   KEYS[1] mark
+--   KEYS[2] messages
+--   KEYS[3] history
+--   KEYS[4] consumed
+--   KEYS[5] dead
+--   ARGV[1] the caller's mark
+--   ARGV[2] how many to look at
+--   ARGV[3] how many to pass over before them
 -- Returns { how many were looked at, { id, when, message, due, attempts, consumer, ... } }.
 --@include time_shard
-local problem = refuse({ 'hash', 'hash', 'set', 'zset' })
+local problem = refuse(KEYS[1], ARGV[1], KEYS, { 'hash', 'hash', 'set', 'zset' })
 if problem then
   return problem
 end

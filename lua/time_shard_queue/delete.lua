@@ -1,8 +1,17 @@
 -- Removes a time shard with its messages and its mark.
--- KEYS: mark, waiting, leased, messages, history, consumed, released, dead. ARGV: the caller's mark.
+--   KEYS[1] mark
+--   KEYS[2] waiting
+--   KEYS[3] leased
+--   KEYS[4] messages
+--   KEYS[5] history
+--   KEYS[6] consumed
+--   KEYS[7] released
+--   KEYS[8] dead
+--   ARGV[1] the caller's mark
 -- Returns how many messages it held that were not consumed.
 --@include settle
-local problem = refuse(KINDS)
+local mark, waiting, leased, messages, history, consumed, released, dead = unpack(KEYS)
+local problem = refuse(mark, ARGV[1], KEYS, KINDS)
 if problem then
   return problem
 end

@@ -1,6 +1,9 @@
--- Notes in the layout of a queue by due time that the queue is being deleted, or removes a layout with
--- that note.
--- KEYS: the layout. ARGV: the time shards and the period in ms that it must name; 1 to remove it, else 0.
+-- Notes in the layout of a queue by due time that the queue is being deleted, or removes a layout with that
+-- note.
+--   KEYS[1] the layout
+--   ARGV[1] the time shards that it must name
+--   ARGV[2] the period in ms that it must name
+--   ARGV[3] 1 to remove it, else 0
 -- Returns 1, or 0 if that layout has gone. Errors: WSLAYOUT for a layout that names others.
 --@include layout
 local found = redis.pcall('HMGET', KEYS[1], 'structure', 'time_shards', 'period_ms', 'dropping')

@@ -1,8 +1,14 @@
 -- Removes messages of the dead set of a time shard for good.
--- KEYS: mark, messages, history, consumed, dead. ARGV: the caller's mark, ids.
+--   KEYS[1] mark
+--   KEYS[2] messages
+--   KEYS[3] history
+--   KEYS[4] consumed
+--   KEYS[5] dead
+--   ARGV[1] the caller's mark
+--   ARGV[2..] ids
 -- Returns how many of them were not consumed.
 --@include time_shard
-local problem = refuse({ 'hash', 'hash', 'set', 'zset' })
+local problem = refuse(KEYS[1], ARGV[1], KEYS, { 'hash', 'hash', 'set', 'zset' })
 if problem then
   return problem
 end

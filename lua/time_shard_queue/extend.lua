@@ -1,11 +1,18 @@
 -- Asks for a longer lease. The take or the sweeper that finds the old lease ended applies the longer one.
 -- This script writes no key that a sweeper WATCHes, and runs on a full server.
--- KEYS: mark, leased, history, consumed, released. ARGV: the caller's mark, the id, the lease's token,
--- for how many ms from now on.
+--   KEYS[1] mark
+--   KEYS[2] leased
+--   KEYS[3] history
+--   KEYS[4] consumed
+--   KEYS[5] released
+--   ARGV[1] the caller's mark
+--   ARGV[2] the id
+--   ARGV[3] the lease's token
+--   ARGV[4] for how many ms from now on
 -- Returns 1, or 0 if the lease no longer holds.
 --@include time_shard
 --@include clock
-local problem = refuse({ 'zset', 'hash', 'set', 'zset' })
+local problem = refuse(KEYS[1], ARGV[1], KEYS, { 'zset', 'hash', 'set', 'zset' })
 if problem then
   return problem
 end

@@ -1,11 +1,14 @@
 -- Keeps messages in a time shard. A message whose id is there already stays as it is.
--- KEYS: mark, waiting, messages. ARGV: the caller's mark; 1 if the caller has just seen that the layout
--- says the same, else 0; then for each message its id, its text, its due time in ms, and 1 if the due
--- time counts from now, else 0.
--- Returns how many messages are new; or, having changed nothing, -1 if there is no mark and the caller
--- has not seen the layout.
+--   KEYS[1] mark
+--   KEYS[2] waiting
+--   KEYS[3] messages
+--   ARGV[1] the caller's mark
+--   ARGV[2] 1 if the caller has just seen that the layout says the same, else 0
+--   ARGV[3..] of each message its id, its text, its due time in ms, and 1 if that counts from now, else 0
+-- Returns how many messages are new; or, having changed nothing, -1 if there is no mark and the caller has
+-- not seen the layout.
 --@include time_shard
-local problem, marked = refuse({ 'zset', 'hash' })
+local problem, marked = refuse(KEYS[1], ARGV[1], KEYS, { 'zset', 'hash' })
 if problem then
   return problem
 end

@@ -1,8 +1,14 @@
 -- Lets messages of a time shard's dead set wait again, without their attempts.
--- KEYS: mark, waiting, history, consumed, dead. ARGV: the caller's mark, ids.
+--   KEYS[1] mark
+--   KEYS[2] waiting
+--   KEYS[3] history
+--   KEYS[4] consumed
+--   KEYS[5] dead
+--   ARGV[1] the caller's mark
+--   ARGV[2..] ids
 -- Returns how many.
 --@include time_shard
-local problem = refuse({ 'zset', 'hash', 'set', 'zset' })
+local problem = refuse(KEYS[1], ARGV[1], KEYS, { 'zset', 'hash', 'set', 'zset' })
 if problem then
   return problem
 end

@@ -1,14 +1,12 @@
 --@library
 -- The fate of a time shard's messages: the rules that takes and sweepers share. Each function removes
 -- something before it writes, so a full server allows the rest of the script.
---   KEYS: mark, waiting, leased, messages, history, consumed, released, dead
 --@include time_shard
-local waiting, leased, messages, history = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local consumed, released, dead = KEYS[6], KEYS[7], KEYS[8]
+-- The types of the keys behind the mark, in this order.
 local KINDS = { 'zset', 'zset', 'hash', 'hash', 'set', 'zset', 'zset' }
 
 -- Removes every part of a message.
-local function clear(id)
+local function clear(waiting, leased, messages, history, consumed, released, dead, id)
   local takes = read_history(redis.call('HGET', history, id), history)
   if takes then
     redis.call('ZREM', released, takes .. ' ' .. id)
@@ -24,7 +22,7 @@ end
 -- Reads a release, an entry "takes id" of `released`. Returns the id, takes, how often the message was
 -- given back, and the consumer. Returns nil if the release is void: somebody else has leased the message
 -- since, or it is consumed. Returns false if the history cannot be believed.
-local function read_release(entry)
+local function read_release(waiting, leased, history, consumed, released, entry)
   local of, id = string.match(entry, '^(%d+) (.*)$')
   if not id or redis.call('SISMEMBER', consumed, id) == 1 then
     return nil
@@ -41,8 +39,8 @@ end
 
 -- Applies a release, whose score is the due time: the lease ends, the attempt is forgotten, and the
 -- message waits. Returns whether anything beside the entry itself has changed.
-local function settle_release(entry, due)
-  local id, takes, given_back, consumer = read_release(entry)
+local function settle_release(waiting, leased, history, consumed, released, entry, due)
+  local id, takes, given_back, consumer = read_release(waiting, leased, history, consumed, released, entry)
   if id == false or not is_moment(released, due) then
     return false
   end
@@ -60,7 +58,7 @@ end
 -- Decides the fate of a message whose lease has ended; changes nothing. Returns
 -- 'cleared', 'returned' with the due time and the entry of its release, 'extended' with the new end,
 -- 'buried', 'ended' with its due time, or 'unbelieved'; see settle_ended().
-local function fate_of(id, instant, most)
+local function fate_of(history, consumed, released, id, instant, most)
   local takes, given_back, due, _, extended = read_history(redis.call('HGET', history, id), history)
   if takes == nil or redis.call('SISMEMBER', consumed, id) == 1 then
     return 'cleared'
@@ -85,12 +83,12 @@ end
 --   'buried'    it has been taken `most` times, without the released ones, and is set aside
 --   'unbelieved' nothing was changed, because the message's history cannot be believed
 --   'ended'     nothing was changed; the caller takes it anew or lets it wait; with its due time
-local function settle_ended(id, instant, most)
-  local fate, due, entry = fate_of(id, instant, most)
+local function settle_ended(waiting, leased, messages, history, consumed, released, dead, id, instant, most)
+  local fate, due, entry = fate_of(history, consumed, released, id, instant, most)
   if fate == 'cleared' then
-    clear(id)
+    clear(waiting, leased, messages, history, consumed, released, dead, id)
   elseif fate == 'returned' then
-    settle_release(entry, due)
+    settle_release(waiting, leased, history, consumed, released, entry, due)
   elseif fate == 'extended' then
     redis.call('ZREM', leased, id)
     redis.call('ZADD', leased, due, id)

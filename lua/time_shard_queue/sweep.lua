@@ -1,13 +1,23 @@
--- Returns ended leases of a time shard, and clears consumed messages away. It looks at each one again,
--- and leaves alone what has changed since the caller's look.
--- KEYS: mark, waiting, leased, messages, history, consumed, released, dead. ARGV: the caller's mark, from
--- how many attempts on a message is set aside; 1 to change nothing, else 0; then ids with an `i` before
--- each, and entries of released with an `r` before each.
--- Returns { how many messages wait again, how many were set aside, how many were cleared }. A void entry
--- counts as cleared. The first write removes something, so a full server allows the later ones.
+-- Returns ended leases of a time shard, and clears consumed messages away. It looks at each one again, and
+-- leaves alone what has changed since the caller's look. Returns { how many messages wait again, how many
+-- were set aside, how many were cleared }. A void entry counts as cleared. The first write removes something,
+-- so a full server allows the later ones.
+--   KEYS[1] mark
+--   KEYS[2] waiting
+--   KEYS[3] leased
+--   KEYS[4] messages
+--   KEYS[5] history
+--   KEYS[6] consumed
+--   KEYS[7] released
+--   KEYS[8] dead
+--   ARGV[1] the caller's mark
+--   ARGV[2] from how many attempts on a message is set aside
+--   ARGV[3] 1 to change nothing, else 0
+--   ARGV[4..] ids with an `i` before each, and entries of released with an `r` before each
 --@include settle
 --@include clock
-local problem = refuse(KINDS)
+local mark, waiting, leased, messages, history, consumed, released, dead = unpack(KEYS)
+local problem = refuse(mark, ARGV[1], KEYS, KINDS)
 if problem then
   return problem
 end
@@ -24,25 +34,25 @@ end
 local function sweep_release(entry)
   local due = redis.call('ZSCORE', released, entry)
   if due then
-    local found = read_release(entry)
+    local found = read_release(waiting, leased, history, consumed, released, entry)
     if found == false or not is_moment(released, due) then
       count('unbelieved')
       return
     end
     count(found and 'returned' or 'cleared')
     if not is_dry then
-      settle_release(entry, due)
+      settle_release(waiting, leased, history, consumed, released, entry, due)
     end
   end
 end
 
 local function sweep_ended(id)
   if is_dry then
-    local fate = fate_of(id, instant, most)
+    local fate = fate_of(history, consumed, released, id, instant, most)
     count(fate == 'ended' and 'returned' or fate)
     return
   end
-  local fate, due = settle_ended(id, instant, most)
+  local fate, due = settle_ended(waiting, leased, messages, history, consumed, released, dead, id, instant, most)
   if fate == 'ended' then
     redis.call('ZREM', leased, id)
     redis.call('ZADD', waiting, due, id)
@@ -64,7 +74,7 @@ for i = 4, #ARGV do
     elseif redis.call('SISMEMBER', consumed, name) == 1 then
       count('cleared')
       if not is_dry then
-        clear(name)
+        clear(waiting, leased, messages, history, consumed, released, dead, name)
       end
     end
   end

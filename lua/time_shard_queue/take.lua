@@ -1,14 +1,29 @@
--- Leases due messages of a time shard, the lowest due time first, and then messages whose lease has
--- ended. On its way it applies releases and clears consumed messages away, a bounded number of them.
--- KEYS: mark, waiting, leased, messages, history, consumed, released, dead, receipt. ARGV: the caller's mark,
--- the consumer, the lease in ms, the most messages, after how many attempts a message is set aside, how many
--- others to look at, for how many ms the receipt is kept. The receipt has the caller's nonce in its name, and
--- says what was leased: asked again with the same one, the same is answered.
--- Returns { 1 if there is more to look at, else 0; the end of the leases; then for each message its id,
--- text, due time, attempts and token }.
+-- Leases due messages of a time shard, the lowest due time first, and then messages whose lease has ended. On
+-- its way it applies releases and clears consumed messages away, a bounded number of them. The receipt has
+-- the caller's nonce in its name, and says what was leased: asked again with the same one, the same is
+-- answered.
+--   KEYS[1] mark
+--   KEYS[2] waiting
+--   KEYS[3] leased
+--   KEYS[4] messages
+--   KEYS[5] history
+--   KEYS[6] consumed
+--   KEYS[7] released
+--   KEYS[8] dead
+--   KEYS[9] receipt
+--   ARGV[1] the caller's mark
+--   ARGV[2] the consumer
+--   ARGV[3] the lease in ms
+--   ARGV[4] the most messages
+--   ARGV[5] after how many attempts a message is set aside
+--   ARGV[6] how many others to look at
+--   ARGV[7] for how many ms the receipt is kept
+-- Returns { 1 if there is more to look at, else 0; the end of the leases; then for each message its id, text,
+-- due time, attempts and token }.
 --@include settle
 --@include clock
-local problem = refuse(KINDS) or refuse_key('STRLEN', KEYS[9], 'the receipt of a take')
+local mark, waiting, leased, messages, history, consumed, released, dead, receipt_key = unpack(KEYS)
+local problem = refuse(mark, ARGV[1], KEYS, KINDS) or refuse_key('STRLEN', receipt_key, 'the receipt of a take')
 if problem then
   return problem
 end
@@ -28,7 +43,7 @@ local function tell(id, message, due, takes, given_back)
 end
 
 -- What was leased under this nonce before, as far as the leases hold; nothing after it was withdrawn.
-local before = redis.call('GET', KEYS[9])
+local before = redis.call('GET', receipt_key)
 if before then
   local more, until_ms, held = string.match(before, '^(%d) (%d+) (.*)$')
   if more then
@@ -47,7 +62,7 @@ end
 local function lease(id, due)
   local message = redis.call('HGET', messages, id)
   if not message then
-    clear(id)
+    clear(waiting, leased, messages, history, consumed, released, dead, id)
     return
   end
   local takes, given_back = read_history(redis.call('HGET', history, id), history)
@@ -59,7 +74,7 @@ local function lease(id, due)
     local entry = takes .. ' ' .. id
     local later = redis.call('ZSCORE', released, entry)
     if later and tonumber(later) > time then
-      settle_release(entry, later)
+      settle_release(waiting, leased, history, consumed, released, entry, later)
       return
     end
   end
@@ -74,7 +89,7 @@ end
 
 local back = redis.call('ZRANGEBYSCORE', released, '-inf', instant, 'WITHSCORES', 'LIMIT', 0, window)
 for i = 1, #back, 2 do
-  settle_release(back[i], back[i + 1])
+  settle_release(waiting, leased, history, consumed, released, back[i], back[i + 1])
 end
 
 local ready = redis.call('ZRANGEBYSCORE', waiting, '-inf', instant, 'WITHSCORES', 'LIMIT', 0, window)
@@ -83,7 +98,7 @@ for i = 1, #ready, 2 do
     break
   end
   if redis.call('SISMEMBER', consumed, ready[i]) == 1 then
-    clear(ready[i])
+    clear(waiting, leased, messages, history, consumed, released, dead, ready[i])
   elseif is_moment(waiting, ready[i + 1]) then
     lease(ready[i], ready[i + 1])
   end
@@ -96,7 +111,7 @@ if taken < wanted and #ready < 2 * window then
     if taken == wanted then
       break
     end
-    local fate, due = settle_ended(id, instant, most)
+    local fate, due = settle_ended(waiting, leased, messages, history, consumed, released, dead, id, instant, most)
     if fate == 'ended' then
       lease(id, due)
     end
@@ -109,6 +124,6 @@ if taken == 0 and unbelieved then
 end
 found[1] = taken < wanted and more and 1 or 0
 if taken > 0 then
-  redis.call('SET', KEYS[9], found[1] .. ' ' .. ends .. ' ' .. table.concat(receipt, ' '), 'PX', ARGV[7])
+  redis.call('SET', receipt_key, found[1] .. ' ' .. ends .. ' ' .. table.concat(receipt, ' '), 'PX', ARGV[7])
 end
 return found

@@ -1,17 +1,16 @@
 --@library
 -- The part that all scripts on a sub-set of a tracked set share.
---   KEYS[1] the ids, a set
---   KEYS[2] the state, a hash: mark -> the layout's, generation -> a number that grows with each
+--   ids: the ids, a set
+--   state: a hash: mark -> the layout's, generation -> a number that grows with each
 --           call that has tracked or untracked ids of this sub-set
---   ARGV[1] the mark that the caller was written for
+--   expected: the mark that the caller was written for
 --@include bounded
 --@include layout
-local ids, state = KEYS[1], KEYS[2]
 
 -- Refuses a foreign layout and wrong types before anything is written. Returns an error reply, or nil.
-local function refuse()
+local function refuse(ids, state, expected)
   local found = redis.pcall('HGET', state, 'mark')
-  local problem = refuse_mark(state, found, ARGV[1], 'the state of a tracked set')
+  local problem = refuse_mark(state, found, expected, 'the state of a tracked set')
   if problem then
     return problem
   end
@@ -20,7 +19,7 @@ local function refuse()
     return refusal(size, ids, 'does not hold the ids of a tracked set')
   end
   if not found then
-    local reply = redis.pcall('HSET', state, 'mark', ARGV[1])
+    local reply = redis.pcall('HSET', state, 'mark', expected)
     if type(reply) == 'table' then
       return reply
     end
@@ -28,7 +27,7 @@ local function refuse()
 end
 
 -- Raises the generation, which SADD of a present member would leave unseen. Returns an error or nil.
-local function bump()
+local function bump(state)
   local step = 1
   if redis.call('HEXISTS', state, 'generation') == 0 then
     -- From the time on: if the state was lost, nobody must take a new generation for one of before.

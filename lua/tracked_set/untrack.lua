@@ -1,6 +1,12 @@
--- Untracks ids of one sub-set. KEYS: ids, state. ARGV: mark, ids. Returns how many were tracked.
+-- Untracks ids of one sub-set.
+--   KEYS[1] ids
+--   KEYS[2] state
+--   ARGV[1] mark
+--   ARGV[2..] ids
+-- Returns how many were tracked.
 --@include tracked
-local problem = refuse() or bump()
+local ids, state = KEYS[1], KEYS[2]
+local problem = refuse(ids, state, ARGV[1]) or bump(state)
 if problem and not string.find(tostring(problem.err), 'OOM', 1, true) then
   return problem
 end

@@ -1,9 +1,11 @@
 -- Collects volatile hashes: for sweeps, and for a server that is out of memory and refuses every MULTI.
--- KEYS: due index, hash, its deadlines, and so on with hashes of this index shard.
--- ARGV: the most fields to delete in all. Returns how many fields were deleted; how many of the hashes,
--- counted from the first on, were looked at; and the deadlines keys that hold something foreign, whose
--- hashes were left alone. Complexity: four commands for each hash whose deadlines have all passed.
--- A full server lets a script delete, and then lets it write: so the deletes come first.
+--   KEYS[1] due index
+--   KEYS[2..] hash and deadlines of each, all of this index shard
+--   ARGV[1] the most fields to delete in all
+-- Returns how many fields were deleted; how many of the hashes, counted from the first on, were looked at;
+-- and the deadlines keys that hold something foreign, whose hashes were left alone. Complexity: four commands
+-- for each hash whose deadlines have all passed. A full server lets a script delete, and then lets it write:
+-- so the deletes come first.
 --@include clock
 --@include bounded
 local due, room, at = KEYS[1], tonumber(ARGV[1]), now()

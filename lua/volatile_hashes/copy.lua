@@ -1,18 +1,28 @@
 -- COPY source destination [REPLACE], for a volatile hash: with its deadlines.
--- KEYS: hash, deadlines, due, mark of the source, then of the destination. ARGV: mark, [REPLACE].
+--   KEYS[1] hash of the source
+--   KEYS[2] its deadlines
+--   KEYS[3] its due index
+--   KEYS[4] its mark
+--   KEYS[5] hash of the destination
+--   KEYS[6] its deadlines
+--   KEYS[7] its due index
+--   KEYS[8] its mark
+--   ARGV[1] mark
+--   ARGV[2] REPLACE, or nothing
 -- Returns 1, or 0 when no field is live or something stands at the destination.
 --@include two_hashes
-local problem = refuse_either()
+local hash, deadlines, due, mark, to_hash, to_deadlines, to_due, to_mark = unpack(KEYS)
+local problem = refuse_either(hash, deadlines, due, mark, to_deadlines, to_due, to_mark, ARGV[1])
 if problem then
   return problem
 end
 if hash == to_hash then
   return redis.error_reply('ERR source and destination objects are the same')
 end
-if not has_live() or (ARGV[2] ~= 'REPLACE' and destination_exists()) then
+if not has_live(hash, deadlines) or (ARGV[2] ~= 'REPLACE' and destination_exists(to_hash, to_deadlines)) then
   return 0
 end
-problem = schedule_destination()
+problem = schedule_destination(hash, due, to_hash, to_due)
 if problem then
   return problem
 end

@@ -1,6 +1,11 @@
 -- Runs a hash command of the server's own, unless its hash is handed back to this package's keys.
--- KEYS: hash, mark, and for a command with two hashes the destination and its mark. ARGV: the mark of
--- a native namespace, the command's word, its arguments behind the names of hashes.
+--   KEYS[1] hash
+--   KEYS[2] its mark
+--   KEYS[3] for a command with two hashes the destination
+--   KEYS[4] its mark
+--   ARGV[1] the mark of a native namespace
+--   ARGV[2] the command's word
+--   ARGV[3..] its arguments behind the names of hashes
 -- Returns the command's reply, or an error reply; then nothing was changed.
 --@include layout
 for i = 2, #KEYS, 2 do

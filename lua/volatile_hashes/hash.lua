@@ -5,34 +5,34 @@
 --@include values
 --@include bounded
 
--- The part that all scripts on a volatile hash share. It holds no more than that, since a server
--- makes each function of a script anew at each call.
---   KEYS[1] the user's hash: field -> value
---   KEYS[2] its deadlines, a sorted set: field -> milliseconds since the epoch
--- Fields without a deadline have no member in KEYS[2].
-local hash, deadlines = KEYS[1], KEYS[2]
+--   hash: the user's hash: field -> value
+--   deadlines: its deadlines, a sorted set: field -> milliseconds since the epoch; no member for a field
+--     without a deadline
+--   due: the due index of the hash's index shard, a sorted set: key of the hash -> the earliest moment
+--     at which it may have garbage (never later than its earliest deadline)
+--   mark: the layout mark of that index shard, a string
 
 -- The one rule of expiry: a field is gone from the millisecond of its deadline on.
 local function is_past(deadline, at)
   return deadline and tonumber(deadline) <= at
 end
 
--- Parts of ARGV as lists.
+-- Parts of the arguments as lists.
 
 -- The arguments from index first on, as a list.
-local function arguments(first)
+local function arguments(args, first)
   local list = {}
-  for i = first, #ARGV do
-    list[#list + 1] = ARGV[i]
+  for i = first, #args do
+    list[#list + 1] = args[i]
   end
   return list
 end
 
 -- The arguments behind FIELDS and their number.
-local function fields_argument(first)
-  for i = first, #ARGV do
-    if string.upper(ARGV[i]) == 'FIELDS' then
-      return arguments(i + 2)
+local function fields_argument(args, first)
+  for i = first, #args do
+    if string.upper(args[i]) == 'FIELDS' then
+      return arguments(args, i + 2)
     end
   end
   return {}
@@ -60,7 +60,7 @@ end
 -- deadlines_of(): when fields of a volatile hash end.
 
 -- The deadlines of fields, in order: strings, or false where there is none.
-local function deadlines_of(fields)
+local function deadlines_of(deadlines, fields)
   local found = {}
   in_runs(1, #fields, function(first, last)
     local run = redis.call('ZMSCORE', deadlines, unpack(fields, first, last))
@@ -75,7 +75,7 @@ end
 
 -- Returns the values of fields in order, false for what is missing or has expired; or an error reply.
 -- Complexity: one command beside HMGET while nothing of the hash has expired, else two.
-local function live_values(fields, at)
+local function live_values(hash, deadlines, fields, at)
   local values = redis.pcall('HMGET', hash, unpack(fields, 1, math.min(#fields, 4000)))
   if values.err then
     return values
@@ -99,24 +99,19 @@ local function live_values(fields, at)
 end
 
 -- The beginning of every script that may change a volatile hash.
---   KEYS[3] the due index of the hash's index shard, a sorted set: key of the hash -> the earliest
---           moment at which it may have garbage (never later than its earliest deadline)
---   KEYS[4] the layout mark of that index shard, a string
---   ARGV[1] the mark that the caller was written for, or some
-local due = KEYS[3]
-local mark_key = KEYS[4]
 
-local function refuse_due()
+local function refuse_due(due)
   local reply = redis.pcall('ZCARD', due)
   return type(reply) == 'table' and refusal(reply, due, 'does not hold a due index') or nil
 end
 
 -- Refuses a foreign layout and wrong types before anything is written, and drops the deadlines of a
 -- hash that is gone. Returns an error reply, or nil when the script may go on.
--- schedules: the script's next write is schedule(), which refuses a foreign due index by itself.
-local function refuse(schedules)
-  local found = redis.pcall('GET', mark_key)
-  local problem = refuse_mark(mark_key, found, ARGV[1], 'a layout mark')
+-- expected: the mark that the caller was written for, or some; schedules: the script's next write is
+-- schedule(), which refuses a foreign due index by itself.
+local function refuse(hash, deadlines, due, mark, expected, schedules)
+  local found = redis.pcall('GET', mark)
+  local problem = refuse_mark(mark, found, expected, 'a layout mark')
   if problem then
     return problem
   end
@@ -130,13 +125,13 @@ local function refuse(schedules)
   end
   local is_orphaned = size == 0 and held > 0
   if not (schedules and found) or is_orphaned then
-    problem = refuse_due()
+    problem = refuse_due(due)
     if problem then
       return problem
     end
   end
   if not found then
-    local reply = redis.pcall('SET', mark_key, first_mark(ARGV[1]))
+    local reply = redis.pcall('SET', mark, first_mark(expected))
     if reply.err then
       return reply
     end
@@ -160,7 +155,7 @@ end
 
 -- Makes the due index find this hash at that moment or before. The first write of a script that sets
 -- deadlines, so that a full server refuses it before anything is changed. Returns an error or nil.
-local function schedule(at)
+local function schedule(due, hash, at)
   local reply = redis.pcall('ZADD', due, 'LT', string.format('%.0f', at), hash)
   if type(reply) == 'table' then
     return refusal(reply, due, 'does not hold a due index')
@@ -170,7 +165,7 @@ end
 -- The part that scripts share that look at a whole volatile hash.
 
 -- All fields whose deadline has passed, as a set, and their number. Complexity: O(log n + m).
-local function past_fields(at)
+local function past_fields(deadlines, at)
   local list = redis.call('ZRANGEBYSCORE', deadlines, '-inf', string.format('%.0f', at))
   local set = {}
   for _, field in ipairs(list) do
@@ -181,7 +176,7 @@ end
 
 -- How many fields of the hash are live. Garbage that a foreign client has deleted from the hash
 -- alone is not counted twice. In runs, because there may be a million of them.
-local function live_count()
+local function live_count(hash, deadlines)
   local size = redis.call('HLEN', hash)
   local past = redis.call('ZCOUNT', deadlines, '-inf', string.format('%.0f', now()))
   for first = 0, size > 0 and past - 1 or -1, 4000 do
@@ -194,9 +189,9 @@ local function live_count()
 end
 
 -- Whether any field is live; without a look at them where more fields stand than have expired.
-local function has_live()
+local function has_live(hash, deadlines)
   local past = redis.call('ZCOUNT', deadlines, '-inf', string.format('%.0f', now()))
-  return redis.call('HLEN', hash) > past or live_count() > 0
+  return redis.call('HLEN', hash) > past or live_count(hash, deadlines) > 0
 end
 
 -- The server's own time to live of a whole hash.
@@ -208,7 +203,7 @@ end
 
 -- EXPIRETIME hash or PEXPIRETIME hash, by PTTL where the server has no such command, as Redis 6.2,
 -- or refuses it to the user.
-local function end_of_hash(command)
+local function end_of_hash(hash, command)
   local reply = redis.pcall(command, hash)
   if not is_error(reply) then
     return reply
@@ -226,19 +221,19 @@ end
 
 -- The part that scripts share that change fields of a volatile hash.
 
-local function clear_deadline(fields)
+local function clear_deadline(deadlines, fields)
   call_in_runs('ZREM', deadlines, fields, 1)
 end
 
 -- Deletes fields and their deadlines; returns how many fields there were.
-local function remove(fields)
+local function remove(hash, deadlines, fields)
   local removed = call_in_runs('HDEL', hash, fields, 1)
-  clear_deadline(fields)
+  clear_deadline(deadlines, fields)
   return removed
 end
 
 -- Forgets a hash that has no deadlines left.
-local function tidy()
+local function tidy(hash, deadlines, due)
   if redis.call('EXISTS', deadlines) == 0 then
     redis.call('ZREM', due, hash)
   end
@@ -246,9 +241,9 @@ end
 
 -- Deletes those of the fields that have expired, so that what follows meets only live ones. Returns
 -- the fields that still have a deadline.
-local function drop_past(fields)
+local function drop_past(hash, deadlines, fields)
   local lasting, gone, at = {}, {}, nil
-  for i, deadline in pairs(deadlines_of(fields)) do
+  for i, deadline in pairs(deadlines_of(deadlines, fields)) do
     if deadline then
       at = at or now()
       if is_past(deadline, at) then
@@ -259,14 +254,14 @@ local function drop_past(fields)
     end
   end
   if #gone > 0 then
-    remove(gone)
+    remove(hash, deadlines, gone)
   end
   return lasting
 end
 
 -- Setting fields and deadlines, behind the guard.
 
-local function set_deadline(fields, at)
+local function set_deadline(deadlines, fields, at)
   local score, members = string.format('%.0f', at), {}
   for i, field in ipairs(fields) do
     members[#members + 1] = score
@@ -279,7 +274,7 @@ local function set_deadline(fields, at)
 end
 
 -- Sets the fields of a list field, value, field, value, ...; returns how many are new.
-local function set_values(list)
+local function set_values(hash, list)
   return call_in_runs('HSET', hash, list, 1)
 end
 
@@ -307,18 +302,18 @@ local function deadline_from(amount, unit_ms, is_relative, command, at)
   return deadline
 end
 
--- Reads the options between ARGV[2] and FIELDS.
+-- Reads the options between the second argument and FIELDS.
 -- Returns { at = deadline or nil, flags = set of the other words, first = index of the first field },
 -- or nil and an error reply.
-local function deadline_options(command, at)
+local function deadline_options(args, command, at)
   local options = { flags = {} }
   local i = 2
-  while i <= #ARGV and string.upper(ARGV[i]) ~= 'FIELDS' do
-    local word = string.upper(ARGV[i])
+  while i <= #args and string.upper(args[i]) ~= 'FIELDS' do
+    local word = string.upper(args[i])
     local is_relative = word == 'EX' or word == 'PX'
     if is_relative or word == 'EXAT' or word == 'PXAT' then
       local unit_ms = (word == 'EX' or word == 'EXAT') and 1000 or 1
-      local deadline, problem = deadline_from(ARGV[i + 1], unit_ms, is_relative, command, at)
+      local deadline, problem = deadline_from(args[i + 1], unit_ms, is_relative, command, at)
       if not deadline then
         return nil, problem
       end

@@ -1,11 +1,14 @@
 -- HGETALL hash, for a volatile hash: live fields only.
--- KEYS: hash, deadlines. Returns field, value, field, value, ...
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+-- Returns field, value, field, value, ...
 --@include hash
+local hash, deadlines = KEYS[1], KEYS[2]
 local list = redis.pcall('HGETALL', hash)
 if list.err or #list == 0 then
   return list
 end
-local past, count = past_fields(now())
+local past, count = past_fields(deadlines, now())
 if count == 0 then
   return list
 end

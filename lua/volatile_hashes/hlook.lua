@@ -1,5 +1,11 @@
 -- HLOOK hash FIELDS 1 field: a field's value and its time left, in one step, for a volatile hash.
--- KEYS: hash, deadlines, mark. ARGV: mark, as for HTTL; FIELDS, 1, the field.
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+--   KEYS[3] mark
+--   ARGV[1] mark, as for HTTL
+--   ARGV[2] FIELDS
+--   ARGV[3] 1
+--   ARGV[4] the field
 -- Returns a list: the value, nil for what is missing or expired; its ms left, -1 for ever, -2 no such field.
 --@include clock
 --@include layout

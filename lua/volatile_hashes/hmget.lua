@@ -1,5 +1,8 @@
 -- HMGET hash field [field ...], and HGETEX without an option, for a volatile hash.
--- KEYS: hash, deadlines. ARGV: fields. Returns a list of values, nil for what is missing or expired.
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+--   ARGV[1..] fields
+-- Returns a list of values, nil for what is missing or expired.
 --@include clock
 local at = now()
 if #ARGV <= 4000 then
@@ -11,5 +14,5 @@ if #ARGV <= 4000 then
 end
 do
   --@include hash
-  return live_values(ARGV, at)
+  return live_values(KEYS[1], KEYS[2], ARGV, at)
 end

@@ -1,11 +1,24 @@
 -- Moves a field of a volatile hash, with its deadline, to a field of another one (or of the same).
--- KEYS: hash, deadlines, due, mark of the source, then of the destination, the destination's leases.
--- ARGV: mark, FIELDS, 2, the field, its new name.
+--   KEYS[1] hash of the source
+--   KEYS[2] its deadlines
+--   KEYS[3] its due index
+--   KEYS[4] its mark
+--   KEYS[5] hash of the destination
+--   KEYS[6] its deadlines
+--   KEYS[7] its due index
+--   KEYS[8] its mark
+--   KEYS[9] the destination's leases
+--   ARGV[1] mark
+--   ARGV[2] FIELDS
+--   ARGV[3] 2
+--   ARGV[4] the field
+--   ARGV[5] its new name
 -- Returns 1, or 0 when there is no such field; no computer of the new one stores anything over it.
 --@include leases
 --@include two_hashes
+local hash, deadlines, due, mark, to_hash, to_deadlines, to_due, to_mark, leases = unpack(KEYS)
 local field, to_field = ARGV[4], ARGV[5]
-local problem = refuse_leases() or refuse_either()
+local problem = refuse_leases(leases) or refuse_either(hash, deadlines, due, mark, to_deadlines, to_due, to_mark, ARGV[1])
 if problem then
   return problem
 end
@@ -13,7 +26,7 @@ local there = redis.pcall('HLEN', to_hash)
 if type(there) == 'table' then
   return there
 end
-drop_past({ field })
+drop_past(hash, deadlines, { field })
 local value = redis.call('HGET', hash, field)
 if not value then
   return 0
@@ -34,7 +47,7 @@ end
 if not deadline then
   redis.call('ZREM', to_deadlines, to_field)
 end
-remove({ field })
-tidy()
-void({ to_field })
+remove(hash, deadlines, { field })
+tidy(hash, deadlines, due)
+void(leases, { to_field })
 return 1

@@ -1,8 +1,12 @@
 -- HRANDFIELD hash [count [WITHVALUES]], for a volatile hash: uniform over the live fields.
--- KEYS: hash, deadlines. ARGV as the command takes them. Returns as the command does (RESP2 shape).
--- Complexity: the command's own while nothing has expired, else O(fields).
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+--   ARGV[1..] as the command takes them
+-- Returns as the command does (RESP2 shape). Complexity: the command's own while nothing has expired, else
+-- O(fields).
 --@include hash
-local past, count = past_fields(now())
+local hash, deadlines = KEYS[1], KEYS[2]
+local past, count = past_fields(deadlines, now())
 -- Amounts that cannot be meant are the server's to refuse.
 local wanted = ARGV[1] and tonumber(ARGV[1])
 if count == 0 or (ARGV[1] and not (wanted and math.abs(wanted) < 2 ^ 53 and wanted % 1 == 0)) then

@@ -1,12 +1,19 @@
 -- HSET hash field value [field value ...], for a volatile hash; the fields lose their deadlines.
--- KEYS: hash, deadlines, due, mark. ARGV: mark, field, value, ... Returns how many fields are new.
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+--   KEYS[3] due
+--   KEYS[4] mark
+--   ARGV[1] mark
+--   ARGV[2..] field, value, ...
+-- Returns how many fields are new.
 --@include hash
-local problem = refuse()
+local hash, deadlines, due, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local problem = refuse(hash, deadlines, due, mark, ARGV[1])
 if problem then
   return problem
 end
-local list = arguments(2)
-local lasting = drop_past(fields_of(list))
+local list = arguments(ARGV, 2)
+local lasting = drop_past(hash, deadlines, fields_of(list))
 local added = redis.pcall('HSET', hash, unpack(list, 1, math.min(#list, 4000)))
 if type(added) == 'table' then
   return added
@@ -15,7 +22,7 @@ in_runs(4001, #list, function(first, last)
   added = added + redis.call('HSET', hash, unpack(list, first, last))
 end)
 if #lasting > 0 then
-  clear_deadline(lasting)
-  tidy()
+  clear_deadline(deadlines, lasting)
+  tidy(hash, deadlines, due)
 end
 return added

@@ -26,18 +26,19 @@ if is_short and string.find(ARGV[3], '^[1-9]%d*$') then
 end
 do
   --@include hash
-  local options, problem = deadline_options('hsetex', at)
+  local hash, deadlines, due, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+  local options, problem = deadline_options(ARGV, 'hsetex', at)
   if problem then
     return problem
   end
-  problem = refuse()
+  problem = refuse(hash, deadlines, due, mark, ARGV[1])
   if problem then
     return problem
   end
-  local list, flags = arguments(options.first), options.flags
+  local list, flags = arguments(ARGV, options.first), options.flags
   local fields = fields_of(list)
   if flags.FNX or flags.FXX then
-    drop_past(fields)
+    drop_past(hash, deadlines, fields)
     for _, field in ipairs(fields) do
       local exists = redis.call('HEXISTS', hash, field) == 1
       if (exists and flags.FNX) or (not exists and flags.FXX) then
@@ -47,22 +48,22 @@ do
   end
   if options.at then
     if is_past(options.at, at) then
-      remove(fields)
-      tidy()
+      remove(hash, deadlines, fields)
+      tidy(hash, deadlines, due)
       return 1
     end
-    problem = schedule(options.at)
+    problem = schedule(due, hash, options.at)
     if problem then
       return problem
     end
-    set_deadline(fields, options.at)
+    set_deadline(deadlines, fields, options.at)
   elseif flags.KEEPTTL then
-    drop_past(fields)
+    drop_past(hash, deadlines, fields)
   end
-  set_values(list)
+  set_values(hash, list)
   if not options.at and not flags.KEEPTTL then
-    clear_deadline(fields)
-    tidy()
+    clear_deadline(deadlines, fields)
+    tidy(hash, deadlines, due)
   end
   return 1
 end

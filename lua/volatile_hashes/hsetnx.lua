@@ -1,9 +1,17 @@
 -- HSETNX hash field value, for a volatile hash; an expired field counts as missing.
--- KEYS: hash, deadlines, due, mark. ARGV: mark, field, value. Returns 1 if it was set, else 0.
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+--   KEYS[3] due
+--   KEYS[4] mark
+--   ARGV[1] mark
+--   ARGV[2] field
+--   ARGV[3] value
+-- Returns 1 if it was set, else 0.
 --@include hash
-local problem = refuse()
+local hash, deadlines, due, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local problem = refuse(hash, deadlines, due, mark, ARGV[1])
 if problem then
   return problem
 end
-drop_past({ ARGV[2] })
+drop_past(hash, deadlines, { ARGV[2] })
 return redis.pcall('HSETNX', hash, ARGV[2], ARGV[3])

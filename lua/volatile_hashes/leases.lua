@@ -4,15 +4,11 @@
 --@include layout
 --@include values
 
---   the last of KEYS: the leases, a hash: `=field` -> `deadline taken nonce` of a lease (taken in us), `-nonce` -> until
+--   leases: a hash: `=field` -> `deadline taken nonce` of a lease (taken in us), `-nonce` -> until
 --           when that nonce, which was given back, is granted nothing (other times in ms)
 -- The server's own time to live ends the key with its last lease.
-local leases = KEYS[#KEYS]
 
--- How long a request may be under way whose caller has given up, by the server's clock.
-local UNDER_WAY_MS = 60000
-
-local function refuse_leases()
+local function refuse_leases(leases)
   return refuse_key('HLEN', leases, 'the leases of a volatile hash')
 end
 
@@ -27,7 +23,7 @@ local SET_RIGHT_MS = 1000
 
 -- The lease on a field that is out now: its nonce and when it was taken (us), or nil. One that was taken later
 -- than now ends: the clock was set back, and its deadline may be far away.
-local function lease_on(field, at)
+local function lease_on(leases, field, at)
   local deadline, taken, nonce = string.match(redis.call('HGET', leases, '=' .. field) or '', '^(%d+) (%d+) (.+)$')
   if deadline and #deadline < 16 and tonumber(deadline) > at and tonumber(taken) / 1000 <= at + SET_RIGHT_MS then
     return nonce, tonumber(taken)
@@ -35,7 +31,7 @@ local function lease_on(field, at)
 end
 
 -- Writes an entry that ends at a moment, and lets the key live as long.
-local function lay(entry, text, ms)
+local function lay(leases, entry, text, ms)
   redis.call('HSET', leases, entry, text)
   if redis.call('PTTL', leases) < ms then
     redis.call('PEXPIRE', leases, ms)
@@ -44,7 +40,7 @@ end
 
 -- Removes some of the entries that have ended, chosen at random: each new entry removes more than one of
 -- them on average as long as a quarter of all has ended.
-local function prune(at)
+local function prune(leases, at)
   local some = redis.call('HRANDFIELD', leases, -4, 'WITHVALUES') or {}
   for i = 1, #some, 2 do
     local deadline = string.match(some[i + 1], '^%d+')
@@ -55,13 +51,13 @@ local function prune(at)
 end
 
 -- Lets no computer of these fields store its result.
-local function void(fields)
+local function void(leases, fields)
   for _, field in ipairs(fields) do
     redis.call('HDEL', leases, '=' .. field)
   end
 end
 
 -- Refuses another layout. For commands of the server's own: scripts on deadlines check more.
-local function refuse_layout()
-  return refuse_mark(KEYS[4], redis.pcall('GET', KEYS[4]), ARGV[1], 'a layout mark')
+local function refuse_layout(mark, expected)
+  return refuse_mark(mark, redis.pcall('GET', mark), expected, 'a layout mark')
 end

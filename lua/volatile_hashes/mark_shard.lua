@@ -1,6 +1,9 @@
 -- Gives an index shard another mark, at the end of a move.
--- KEYS: mark, and the due index if it must be empty: no writer of before the move may fill it again.
--- ARGV: the mark after, then the marks that it replaces. Returns 1 if the index shard has it now, else 0.
+--   KEYS[1] mark
+--   KEYS[2] the due index, if it must be empty: no writer of before the move may fill it again
+--   ARGV[1] the mark after
+--   ARGV[2] the marks that it replaces
+-- Returns 1 if the index shard has it now, else 0.
 --@include layout
 local found = redis.call('GET', KEYS[1])
 if found and found ~= ARGV[1] and not is_among(found, ARGV[2]) then

@@ -1,10 +1,17 @@
 -- Hands the deadlines of one volatile hash over to the server, which expires fields itself.
--- KEYS: hash, deadlines, due, mark. ARGV: three of marks (moving.lua), and the most fields to hand over
--- ('' for all). Returns how many fields were handed over or, having expired, deleted.
--- From the first hash on, the index shard refuses writers that do not know of the migration.
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+--   KEYS[3] due
+--   KEYS[4] mark
+--   ARGV[1] the marks that stay
+--   ARGV[2] the mark that takes the place of others
+--   ARGV[3] those others
+--   ARGV[4] the most fields to hand over ('' for all)
+-- Returns how many fields were handed over or, having expired, deleted. From the first hash on, the index
+-- shard refuses writers that do not know of the migration.
 --@include hash
 --@include moving
-local due = KEYS[3]
+local hash, deadlines, due, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local range = { 'ZRANGE', deadlines, 0, -1, 'WITHSCORES' }
 if ARGV[4] ~= '' then
   range[4] = ARGV[4] - 1
@@ -22,7 +29,7 @@ for i = 2, #list, 2 do
       )
   end
 end
-problem = problem or mark_moving()
+problem = problem or mark_moving(deadlines, mark, ARGV[1], ARGV[2], ARGV[3])
 if problem then
   return problem
 end

@@ -1,5 +1,10 @@
 -- HGETDEL hash FIELDS n field [field ...] on a server that expires fields but lacks the command.
--- KEYS: hash, [mark]. ARGV: the mark of a native namespace if its mark is given, FIELDS, n, fields.
+--   KEYS[1] hash
+--   KEYS[2] mark, or nothing
+--   ARGV[1] the mark of a native namespace, if its mark is given
+--   ARGV[2] FIELDS
+--   ARGV[3] n
+--   ARGV[4..] fields
 -- Returns a list of values, nil for what is missing, or an error reply; then nothing was changed.
 --@include layout
 if KEYS[2] then

@@ -1,5 +1,10 @@
 -- HINCRBY hash field amount, if the field exists, on a server that expires fields itself.
--- KEYS: hash, [mark]. ARGV: the mark of a native namespace if its mark is given, field, amount, FXX.
+--   KEYS[1] hash
+--   KEYS[2] mark, or nothing
+--   ARGV[1] the mark of a native namespace, if its mark is given
+--   ARGV[2] field
+--   ARGV[3] amount
+--   ARGV[4] FXX
 -- Returns the new value, a large one as text, nil: no field, or an error reply; then nothing was changed.
 --@include increment
 --@include layout

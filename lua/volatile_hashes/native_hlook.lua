@@ -1,6 +1,12 @@
 -- HLOOK hash FIELDS 1 field: a field's value and its time left, on a server that expires fields itself.
--- KEYS: hash, [mark]. ARGV: the mark of a native namespace if its mark is given, FIELDS, 1, the field.
--- Returns a list: the value, nil for what is missing; its ms left, -1 for ever, -2 no such field; or an error.
+--   KEYS[1] hash
+--   KEYS[2] mark, or nothing
+--   ARGV[1] the mark of a native namespace, if its mark is given
+--   ARGV[2] FIELDS
+--   ARGV[3] 1
+--   ARGV[4] the field
+-- Returns a list: the value, nil for what is missing; its ms left, -1 for ever, -2 no such field; or an
+-- error.
 --@include layout
 --@include values
 if KEYS[2] then

@@ -1,12 +1,19 @@
 -- Moves a field, with its deadline, on a server that expires fields itself.
--- KEYS: hash of the source, of the destination, [mark of each,] the destination's leases. ARGV: the mark of
--- a native namespace if the marks are given, FIELDS, 2, the field, its new name.
--- Returns 1, 0: no such field, or an error reply; then nothing was changed. No computer of the new one
--- stores anything over it.
+--   KEYS[1] hash of the source
+--   KEYS[2] hash of the destination
+--   KEYS[3..] the mark of each, or nothing; the destination's leases
+--   ARGV[1] the mark of a native namespace, if the marks are given
+--   ARGV[2] FIELDS
+--   ARGV[3] 2
+--   ARGV[4] the field
+--   ARGV[5] its new name
+-- Returns 1, 0: no such field, or an error reply; then nothing was changed. No computer of the new one stores
+-- anything over it.
 --@include layout
 --@include values
 --@include leases
-local problem = refuse_leases()
+local leases = KEYS[#KEYS]
+local problem = refuse_leases(leases)
 if problem then
   return problem
 end
@@ -36,5 +43,5 @@ if is_error(written) then
   return written
 end
 redis.call('HDEL', KEYS[1], field)
-void({ to_field })
+void(leases, { to_field })
 return 1

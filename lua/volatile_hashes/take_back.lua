@@ -1,19 +1,27 @@
 -- Hands deadlines that the server keeps of fields of a hash back to this package's own keys.
--- KEYS: hash, deadlines, due, mark. ARGV: three of marks (moving.lua), 1 for all fields of the hash,
--- else 0, then fields. Returns how many had a deadline.
--- From the first hash on, the index shard refuses native commands of processes that know of the change,
--- and commands of processes that take the namespace for emulated since before it was native.
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+--   KEYS[3] due
+--   KEYS[4] mark
+--   ARGV[1] the marks that stay
+--   ARGV[2] the mark that takes the place of others
+--   ARGV[3] those others
+--   ARGV[4] 1 for all fields of the hash, else 0
+--   ARGV[5..] fields
+-- Returns how many had a deadline. From the first hash on, the index shard refuses native commands of
+-- processes that know of the change, and commands of processes that take the namespace for emulated since
+-- before it was native.
 --@include hash
 --@include moving
-local due = KEYS[3]
-local problem = mark_moving()
+local hash, deadlines, due, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local problem = mark_moving(deadlines, mark, ARGV[1], ARGV[2], ARGV[3])
 if problem then
   return problem
 end
 if redis.call('TYPE', hash).ok ~= 'hash' then
   return 0
 end
-local count, fields = 0, ARGV[4] == '1' and redis.call('HKEYS', hash) or arguments(5)
+local count, fields = 0, ARGV[4] == '1' and redis.call('HKEYS', hash) or arguments(ARGV, 5)
 in_runs(1, #fields, function(first, last)
   local times = redis.call('HPEXPIRETIME', hash, 'FIELDS', last - first + 1, unpack(fields, first, last))
   for i, at in ipairs(times) do

@@ -1,10 +1,14 @@
 -- TTL hash, and its siblings, for a whole volatile hash.
--- KEYS: hash, deadlines. ARGV: the command. Returns as the command does; -2 also when no field is live.
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+--   ARGV[1] the command
+-- Returns as the command does; -2 also when no field is live.
 --@include hash
-if redis.call('TYPE', hash).ok == 'hash' and not has_live() then
+local hash, deadlines = KEYS[1], KEYS[2]
+if redis.call('TYPE', hash).ok == 'hash' and not has_live(hash, deadlines) then
   return -2
 end
 if ARGV[1] == 'EXPIRETIME' or ARGV[1] == 'PEXPIRETIME' then
-  return end_of_hash(ARGV[1])
+  return end_of_hash(hash, ARGV[1])
 end
 return redis.pcall(ARGV[1], hash)

@@ -1,6 +1,8 @@
 -- Moves the place of a walk, unless another recruit has moved it.
--- KEYS: the place. ARGV: the seconds after which it is gone, or '' for never; n, then n names and values as
--- the caller read them, then the new names and values.
+--   KEYS[1] the place
+--   ARGV[1] the seconds after which it is gone, or '' for never
+--   ARGV[2] n
+--   ARGV[3..] n names and values as the caller read them, then the new names and values
 -- Returns 1, or 0 if the place was moved; then nothing was changed.
 local n = tonumber(ARGV[2])
 if redis.call('HLEN', KEYS[1]) ~= n / 2 then

@@ -12,6 +12,7 @@ import pickle
 import random
 import socket
 import sys
+import traceback
 from typing import Any
 
 import pytest
@@ -263,6 +264,26 @@ class TestFunctions:
             page()
         assert seen == [None]
         assert caught.value.__context__ is None
+
+    @pytest.mark.parametrize("errors", [None, {StopIteration: 60}])
+    def test_the_end_of_an_iterator_is_an_exception_like_others(
+        self, redis7: RedisServer, errors: Any
+    ) -> None:
+        # A generator through which it is raised would make a RuntimeError of it.
+        calls = 0
+
+        @hashes_on(redis7).cached(**LONG, key="page", errors=errors)
+        def page() -> str:
+            nonlocal calls
+            calls += 1
+            return str(next(iter(())))
+
+        for call in (page, page, page.refresh):
+            with pytest.raises(StopIteration) as caught:
+                call()
+            frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+            assert not any(caught.value in frame.f_locals.values() for frame in frames[1:])
+        assert calls == (2 if errors else 3)
 
     def test_generators_are_refused(self, redis7: RedisServer) -> None:
         def some() -> Any:

@@ -44,7 +44,7 @@ AT_ONCE, STEPS, TICK_MS, TICKS = 100, 60, 400_000, 8
 END, END_MS = TICKS, 600_000_000
 POLICY: dict[str, Any] = {"ttl": 1500.0, "lease": 1000.0, "wait": 1e6, "hold": 1e6}
 POLICY |= {"key": "row", "field": "f", "recruiter": None}
-SCRIPTS = ("lease", "unlease", "store", "forget", "delete", "hmget", "hlook", "native_hlook")
+SCRIPTS = ("hlease", "hunlease", "hstore", "hforget", "delete", "hmget", "hlook", "native_hlook")
 # A hash's keys as a replica has them, and a replica with those keys in the server's place.
 COPY = """local found = {}
 for i, key in ipairs(KEYS) do

@@ -362,7 +362,7 @@ class KeyTranslator:
         if word == "GET" or _is_bare_getex(args):
             return self._reading("get", layout, args[1])
         if word in _TIMES:
-            return self._reading("deadline", layout, args[1], _TIMES[word])
+            return self._reading("ttl", layout, args[1], _TIMES[word])
         if word == "MGET":
             return self._mget(layout, args[1:])
         if word == "EXISTS":

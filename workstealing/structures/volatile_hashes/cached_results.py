@@ -1,7 +1,7 @@
 """The steps of a cached function in Redis: it reads, leases and stores its results. No I/O.
 
 The computer of a field holds a lease on it, in the hash's own slot, and a result is stored in one
-step with a look at the lease (`lua/volatile_hashes/store.lua`). So a computer whose lease has
+step with a look at the lease (`lua/volatile_hashes/hstore.lua`). So a computer whose lease has
 ended, was taken over or was voided stores nothing. One that dies leaves a lease, which ends.
 
 A step is a hash command, which the hashes translate, a `Sleep`, or an `Awaited` flight.

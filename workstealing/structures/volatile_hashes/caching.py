@@ -209,8 +209,9 @@ class CachedFunction(CachedCalls[P, R]):
         return time.sleep(request.seconds)
 
     def _enlist(self) -> None:
-        if not defer(self._enlister(), None, self):
-            self._enlister().enlist()
+        recruiter = self._enlister()
+        if not defer(recruiter, None, self):
+            recruiter.enlist()
 
     def _give_back(self, turn: ComputingTurn) -> None:
         """Give back the lease that a call may still have."""

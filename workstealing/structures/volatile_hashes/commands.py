@@ -199,10 +199,10 @@ _COMMANDS: dict[str, _HashCommand] = {
         name: _HashCommand("volatile_hashes/delete", writes=True, told=(name,))
         for name in ("DEL", "UNLINK")
     },
-    LEASE: _writing("lease"),
-    UNLEASE: _writing("unlease", bool),
-    STORE: _writing("store", bool),
-    FORGET: _writing("forget"),
+    LEASE: _writing("hlease"),
+    UNLEASE: _writing("hunlease", bool),
+    STORE: _writing("hstore", bool),
+    FORGET: _writing("hforget"),
     "EXPIRE": _ending("EXPIRE", 1000, 1),
     "PEXPIRE": _ending("PEXPIRE", 1, 1),
     "EXPIREAT": _ending("EXPIREAT", 1000, 0),

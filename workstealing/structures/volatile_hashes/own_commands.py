@@ -36,7 +36,7 @@ The reply is a list: the value, or None; its milliseconds left, -1: for ever.
 LEASE, UNLEASE, STORE, FORGET = "HLEASE", "HUNLEASE", "HSTORE", "HFORGET"
 """Commands of this package's own, on the leases of those who compute fields: hash, FIELDS, ...
 
-The scripts of `lua/volatile_hashes` (lease, unlease, store, forget) say what follows, and the
+The scripts of `lua/volatile_hashes` (hlease, hunlease, hstore, hforget) say what follows, and the
 replies. FORGET is HDEL and also ends the leases.
 """
 LEASING = {LEASE: "HPTTL", UNLEASE: "", STORE: "HSETEX", FORGET: "HDEL"}

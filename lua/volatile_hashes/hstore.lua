@@ -1,16 +1,29 @@
 -- Stores a field by its computer, which must still have the lease; or by anybody, who ends the lease.
--- KEYS: hash, deadlines, due, mark, leases. ARGV: mark, HSETEX if the server keeps deadlines (else ''),
--- FIELDS, 1, the field, nonce ('': by anybody), for how long in ms ('': for ever), FNX (only if there is
--- no such field) or '', the value, when the nonce took the lease (us): a late request may have taken it anew.
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+--   KEYS[3] due
+--   KEYS[4] mark
+--   KEYS[5] leases
+--   ARGV[1] mark
+--   ARGV[2] HSETEX if the server keeps deadlines (else '')
+--   ARGV[3] FIELDS
+--   ARGV[4] 1
+--   ARGV[5] the field
+--   ARGV[6] nonce ('': by anybody)
+--   ARGV[7] for how long in ms ('': for ever)
+--   ARGV[8] FNX (only if there is no such field) or ''
+--   ARGV[9] the value
+--   ARGV[10] when the nonce took the lease (us): a late request may have taken it anew
 -- Returns 1; or 0: the lease has ended, or another has it, or it was voided, or FNX is not met; or an error
 -- reply, for a deadline past the year 4199, too. With 0 and an error nothing was changed.
 --@include leases
-local problem = refuse_layout() or refuse_leases()
+local hash, deadlines, due, mark, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local problem = refuse_layout(mark, ARGV[1]) or refuse_leases(leases)
 if problem then
   return problem
 end
 local at, field, nonce, ms, value = now(), ARGV[5], ARGV[6], ARGV[7], ARGV[9]
-local holder, taken = lease_on(field, at)
+local holder, taken = lease_on(leases, field, at)
 if nonce ~= '' and (holder ~= nonce or whole(taken) ~= ARGV[10]) then
   return 0
 end
@@ -30,12 +43,12 @@ if ARGV[2] ~= '' then
   if is_error(reply) then
     return reply
   end
-  void({ field })
+  void(leases, { field })
   return 1
 end
 do
   --@include hash
-  problem = refuse()
+  problem = refuse(hash, deadlines, due, mark, ARGV[1])
   if problem then
     return problem
   end
@@ -46,22 +59,22 @@ do
       return problem
     end
   end
-  drop_past({ field })
+  drop_past(hash, deadlines, { field })
   if ARGV[8] == 'FNX' and redis.call('HEXISTS', hash, field) == 1 then
     return 0
   end
   if deadline then
-    problem = schedule(deadline)
+    problem = schedule(due, hash, deadline)
     if problem then
       return problem
     end
-    set_deadline({ field }, deadline)
+    set_deadline(deadlines, { field }, deadline)
   end
-  set_values({ field, value })
+  set_values(hash, { field, value })
   if not deadline then
-    clear_deadline({ field })
-    tidy()
+    clear_deadline(deadlines, { field })
+    tidy(hash, deadlines, due)
   end
-  void({ field })
+  void(leases, { field })
   return 1
 end
