@@ -1,9 +1,9 @@
 """Collects the garbage that a due index names: some by sampling, or all of it part by part.
 
 A slice of a job samples: it looks at a few index shards of one node, chosen at random. A sweep
-works through all index shards. Its parts are groups of index shards, and it collects only keys that
-were due when it began, so that it ends even under live traffic. On a cluster the parts cover all
-16,384 index shards, because a lost registry names none of them.
+works through all index shards. A part of such a job is a group of index shards, and it collects
+only keys that were due when it began, so that it ends even under live traffic. On a cluster the
+parts cover all 16,384 index shards, because a lost registry names none of them.
 """
 
 from __future__ import annotations

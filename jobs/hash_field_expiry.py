@@ -213,7 +213,7 @@ class _FieldCollector(DueCollector):
         if not self._to_ask and (self._asked_at is None or now - self._asked_at >= _ASKS_SECONDS):
             self._asked_at = now
             keys = self._names.on_each_primary(self._twin)
-            # Those that have left the cluster are forgotten.
+            # Nodes that have left the cluster are forgotten.
             self._told = {key: self._told[key] for key in keys if key in self._told}
             self._to_ask.extend(keys)
         if not self._to_ask:
@@ -221,7 +221,7 @@ class _FieldCollector(DueCollector):
         key = self._to_ask.popleft()
         facts = self._index.drive(ask_server(key, NATIVE_COMMANDS), budget)
         self._told[key] = facts.info
-        # One that hides its settings is the doctor's: there is no figure for it.
+        # A server that hides its settings is the doctor's: there is no figure for it.
         known = [info for info in self._told.values() if server_of(info)[0]]
         if known:
             found = applying_to_any(known)

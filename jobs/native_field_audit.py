@@ -174,7 +174,7 @@ class NativeFieldAudit(Job):
                 kept += max(0, size - len(live))
             fields[key] = self._some(live)
         if self._replica is not None:
-            # Those that the primary has not, too.
+            # Also the fields that the primary has not.
             replies = self._call(self._replica, None, asked, slice)
             for key, reply in zip(keys, replies, strict=True):
                 _, there = reply or (b"0", [])

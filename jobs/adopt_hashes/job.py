@@ -406,7 +406,7 @@ class Adoption:
 
 
 class PartWalk:
-    """The walk of one part. Its place on each node stands in Redis, so that a later turn goes on.
+    """The walk of one part, whose place on each node stands in Redis: a later turn goes on there.
 
     Arguments: adoption; part.
     """

@@ -174,7 +174,8 @@ class CassandraSweeping:
         for place in places:
             row = rows.get(place.row)
             if row is None:
-                # Its message is done; a batch that came too late for it may have left columns.
+                # The message of this row is done; a batch that came too late for it may have left
+                # columns.
                 changes.displace(MESSAGES, PlaceRow(place.of_due, place.id, place.of_due))
             if row is None or (row.state, row.until) != (LEASED, place.at):
                 changes.displace(LEASED, place)

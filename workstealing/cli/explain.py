@@ -75,7 +75,7 @@ def _text(found: list[Explanation], snapshot: Snapshot) -> str:
     from workstealing.dashboard.fleet_state import time_of_day
 
     said = [
-        # What the ledger does not tell, this command's own process does not know either.
+        # This command's own process knows no more than the ledger tells.
         f"nobody knows whether {printable(each.job)} has run lately: the ledger"
         f" {'does not answer' if snapshot.is_away else 'cannot be read'}"
         if _is_unknown(snapshot)
@@ -137,7 +137,7 @@ def _circumstances(
         "installed": (name,) if installed is None else installed,
         "disabled": is_disabled(),
         "enlisted": sum(known),
-        # Its minute has ended since: nobody came at least as long.
+        # That minute has ended since: nobody came at least as long.
         "quiet_seconds": None if quiet is None else max(0.0, of.at - of.times[-1 - quiet] - 60.0),
     }
     if job is None:

@@ -27,7 +27,7 @@ _RUNBOOK = re.compile(r"docs/runbook\.md(#[a-z]+)")
 
 @dataclass(frozen=True, slots=True)
 class Alarms:
-    """What is wrong.
+    """The things that are wrong.
 
     Fields: count: of all alarms, jobs that are alike being one; lines: the first ones, and one that
     says how many more there are.

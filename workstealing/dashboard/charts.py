@@ -78,7 +78,7 @@ _WORDS = (duration, number, number, number, duration)
 
 @dataclass(slots=True)
 class _Spot:
-    """What one job did in the minutes of one place."""
+    """The figures of one job in the minutes of one place."""
 
     lag: float | None = None
     backlog: int | None = None
@@ -270,7 +270,7 @@ def _plain(
         "marks": event_marks(snapshot.events, times),
         "rows": [
             {
-                # Its name stands in "names", at the same place.
+                # The job's name stands in "names", at the same place.
                 "id": short_id(job.name),
                 "cells": [
                     _said(shown[name][at], words) for name, words in zip(LINES, _WORDS, strict=True)

@@ -267,7 +267,7 @@ def job_figures(
     is_paused = bool(local.get("paused")) or fleet_paused
     lasting = _lasting(found, local)
     unreached = {**local.get("unreached", {}), **state.away_of(ledger_name(name))}
-    # What does not answer here, too, has not been reached since its first fault elsewhere.
+    # A server that does not answer here, too, has not been reached since its first fault elsewhere.
     unreached = {**(away or {}), **unreached}
     if state.tells_states():
         # The minutes keep the longest time also when the trouble has ended within them.

@@ -75,7 +75,8 @@ class BoundedServer(serving.ThreadedWSGIServer):
             if number is None:
                 return False
             slowest = self._awaited.pop(number)
-            # Its own thread closes it: another connection could have its descriptor by then.
+            # The connection's own thread closes it: another connection could have its descriptor by
+            # then.
             with contextlib.suppress(OSError):
                 slowest.shutdown(socket.SHUT_RDWR)
         return True
@@ -108,7 +109,7 @@ class _Handler(serving.WSGIRequestHandler):
 
 
 class _WithinTime(io.RawIOBase):
-    """What a client sends, until its time is up: a byte now and then holds no thread for ever."""
+    """The bytes of a client, until its time is up: a byte now and then holds no thread for ever."""
 
     def __init__(self, connection: socket.socket, server: BoundedServer) -> None:
         self._connection, self._server = connection, server

@@ -281,7 +281,7 @@ class _Views:
             )
         response = self._login_page("", 401) if view == "index" else _plain("log in first", 401)
         if cookie:
-            # Its token is gone, so the cookie would be a guess each time that it comes.
+            # The session's token is gone, so the cookie would be a guess each time that it comes.
             self._forget_cookie(response)
         return response
 

@@ -94,7 +94,7 @@ FAULTS = frozenset(
     }
 )
 """The kinds that are faults."""
-# What people do is never counted together with what others do.
+# A change by a person is never counted together with another one.
 _BY_PEOPLE = frozenset({PAUSED, RESUMED, RATE_SET, CLEARED})
 _LONGEST, _LONGEST_HOST, _PENDING, _AT_ONCE = 300, 100, 50, 10
 _MOST_READ = 10_000
@@ -209,7 +209,7 @@ def this_user() -> str:
 
 
 class EventTeller:
-    """What one process has to tell of itself and its servers: a companion of its ledger's reports.
+    """Tells of one process and its servers, as a companion of its ledger's reports.
 
     Each report carries the events since the last one, with their ages. One that was not told is
     told again, up to 50 of them; a process that could not hear whether it was told may count twice.
@@ -231,7 +231,7 @@ class EventTeller:
         self._lasting: dict[tuple[str, str], float] = {}
         self._pending: deque[Announcement] = deque(maxlen=_PENDING)
         self._asked: list[Announcement] = []
-        # What was announced before this process, or before this ledger, is no news.
+        # An announcement before this process, or before this ledger, is no news.
         self._announced, _ = ANNOUNCEMENTS.since(0)
         self._has_told = self._came = self._went = False
 

@@ -173,7 +173,8 @@ class Ledger(Gathering["_Unsent"], Watcher):
         self._caches = CacheCounts()
         self._watched = Recruiters(self._names)
         self.events = EventTeller(name, clock)
-        """What this process tells of itself and its servers; see `workstealing events`."""
+        """The events that this process tells of itself and its servers; see `workstealing events`.
+        """
         self._companions: tuple[tuple[Ask, Hear], ...] = ((self.events.ask, self.events.hear),)
         super().__init__(f"the ledger {name!r}", interval, clock)
         WATCH.add(self)

@@ -214,7 +214,7 @@ class Adaptive:
 
 
 class Controller:
-    """Moves one job's rate and slice size in one process. Its caller holds a lock.
+    """Moves one job's rate and slice size in one process. The caller holds a lock.
 
     Arguments: adaptive; limit, the job's own number of items; clock.
     """
@@ -334,7 +334,7 @@ class Controller:
         since, before = self._anchor
         span = now - since
         if span >= _TREND_SPAN * adaptive.lag:
-            # The age grows by a second a second if slices remove nothing. Its growth is the share
+            # The age grows by a second a second if slices remove nothing. The growth is the share
             # that slices are missing.
             growth = min((oldest - before) / span, _STEEPEST)
             if growth > 0.0 or oldest < farthest:

@@ -34,7 +34,7 @@ class Announcement(NamedTuple):
 
 
 class Announcements:
-    """What this process has noticed lately, for its listeners: the last fifty, by number."""
+    """The last fifty things that this process has noticed, by number, for its listeners."""
 
     def __init__(self) -> None:
         self._last = 0

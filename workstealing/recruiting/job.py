@@ -92,7 +92,7 @@ class Job(abc.ABC):
 
     @property
     def unit(self) -> str:
-        """What one item is, in the plural: "keys", "fields", "entries", "rows"; by default "items".
+        """The name of the items, in the plural: "keys", "fields", "rows"; by default "items".
 
         The limit, a slice, a dry run, the backlog, the ledger and every page count in it. A
         subclass may set it as a plain attribute.
@@ -136,8 +136,8 @@ class Job(abc.ABC):
 
         `Recruiter.install` calls it once. It imports modules, reads files and builds tables, which
         would take a first slice of some milliseconds all its time. It connects to no server. A
-        forked child keeps its parent's preparations, so nobody calls it again there. Its errors are
-        logged, and the job is installed nevertheless.
+        forked child keeps its parent's preparations, so nobody calls it again there. Errors of it
+        are logged, and the job is installed nevertheless.
         """
 
 

@@ -377,8 +377,8 @@ class Flight:
         """Return the job that holds the place, and its start.
 
         Returns: the job's name and the start of its slice, in seconds of `time.monotonic`; None if
-        the place is free. Its age reveals a slice that never returns: no other slice runs in this
-        process meanwhile. No command.
+        the place is free. The age of a flight reveals a slice that never returns: no other slice
+        runs in this process meanwhile. No command.
         """
         last = self._newest()
         return (last.job, last.started) if last.run.is_running else None

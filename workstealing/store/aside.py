@@ -1,8 +1,8 @@
 """Commands sent aside: once, in a bounded time, on a connection of their own.
 
-A caller that is interrupted gives back what it may have been granted. Its client's connection may
-still owe it a reply, its pool may be full, and redis-py would try again for a long time. A job's
-connection is not taken either: what is sent on it must fit into a slice.
+A caller that is interrupted gives back what it may have been granted. The caller's own connection
+may still owe it a reply, its pool may be full, and redis-py would try again for a long time. A
+job's connection is not taken either: what is sent on it must fit into a slice.
 """
 
 from __future__ import annotations

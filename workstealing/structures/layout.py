@@ -152,7 +152,7 @@ def ask_policy(key: bytes) -> Steps[str]:
 
 
 class ServerAnswers(NamedTuple):
-    """What a server tells of itself.
+    """The facts that a server tells of itself.
 
     Fields: policy, by which it evicts, "": unknown; info: lines of INFO by their names; known:
     those of the commands asked for that it knows.

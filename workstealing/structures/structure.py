@@ -112,7 +112,7 @@ class Structure:
     access: ClassVar[Access | None] = None
     """The rights that it needs on its server; None: unknown."""
     other_names: ClassVar[Mapping[str, str]] = {}
-    """What its operations are called elsewhere, in small letters, and how they are written here."""
+    """The names of its operations elsewhere, in small letters, and the names here."""
     namespace: str = ""
     client: Any = None
     twin: Twin

@@ -140,7 +140,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 class Site:
-    """The parts of one worker process. Its first request opens them, never before a fork."""
+    """The parts of one worker process, opened by its first request, never before a fork."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -3,8 +3,8 @@
 Every format imports them from here. Where PySpark has a class, it is PySpark's own. Older ones lack
 some, and this module has others in their place:
 
-- PySpark 4.0 has no Arrow writer for streams. Its workers hand Arrow batches to whatever is an
-  Arrow writer of tables, so a stream's writer that is one as well gets them.
+- PySpark 4.0 has no Arrow writer for streams. The workers of 4.0 hand Arrow batches to whatever is
+  an Arrow writer of tables, so a stream's writer that is one as well gets them.
 - PySpark 4.0 and 4.1 have no read limits: `latestOffset()` is called without a start and a limit.
   The start is where the reader itself stood last, and the limit its own, so the format's options
   alone bound a batch.

@@ -77,7 +77,7 @@ class Removing(LogBase):
                     f"{ADVICE}; the blocks before these are freed"
                 )
             if some < 0:
-                # Its end was not known here. What comes from now on stays.
+                # The log's end was not known here. Entries from now on stay.
                 end, told = int(tail), 1
                 continue
             evicted += some

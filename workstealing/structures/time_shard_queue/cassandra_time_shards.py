@@ -1,6 +1,6 @@
 """The rules of time shards on Cassandra: where a message lies, and which batch moves it.
 
-A partition is one time shard. Its rows, in this order:
+A partition is one time shard, with these rows, in this order:
 
 - kind -1: the mark, which says the rotation. The row also makes the static column ``lock`` readable
   without a look at any other row.

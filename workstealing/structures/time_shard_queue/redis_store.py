@@ -191,7 +191,8 @@ class RedisTimeShards:
             new = yield self._operation("put", keys, time_shard, (seen, *parts), int)
             if new >= 0:
                 break
-            # Its first message ever, or since the server was flushed or the queue was deleted.
+            # The queue's first message ever, or since the server was flushed or the queue was
+            # deleted.
             found = yield self._layout(new=True)
             self._require(found)
         return ids

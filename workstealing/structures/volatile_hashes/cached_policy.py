@@ -83,7 +83,7 @@ def decode_error(data: bytes, policy: Policy) -> KeptError | None:
     for kind, _ in policy.errors:
         if _path_of(kind) == path:
             found = KeptError(kind, args)
-            # Its class may take other arguments by now.
+            # The error's class may take other arguments by now.
             found.made()
             return found
     return None

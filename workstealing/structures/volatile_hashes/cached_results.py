@@ -2,7 +2,7 @@
 
 The computer of a field holds a lease on it, in the hash's own slot, and a result is stored in one
 step with a look at the lease (`lua/volatile_hashes/hstore.lua`). So a computer whose lease has
-ended, was taken over or was voided stores nothing. One that dies leaves a lease, which ends.
+ended, was taken over or was voided stores nothing. A computer that dies leaves a lease, which ends.
 
 A step is a hash command, which the hashes translate, a `Sleep`, or an `Awaited` flight.
 """
@@ -370,7 +370,7 @@ class CachedResults(Generic[P, R]):
         except Exception as error:  # noqa: BLE001 - the cache's fault is not the caller's
             turn.fail(error)
             self._fault(error)
-            # One that is fresh was to be computed anew before its time.
+            # A fresh result was to be computed anew before its time.
             return seen if seen is not None and seen.left > 0.0 else None
         return found
 

@@ -34,7 +34,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A step: compute the result. Its reply is that, or `Raised`. Fields: args and kwargs."""
+    """A step: compute the result. The reply is the result, or `Raised`. Fields: args and kwargs."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]

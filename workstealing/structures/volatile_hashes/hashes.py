@@ -550,7 +550,7 @@ def open_layout(
                 " namespace"
             )
         missing = frozenset(OPTIONAL_NATIVE_COMMANDS) - known
-        # One that does not tell its kind may be a Valkey.
+        # A server that does not tell its kind may be a Valkey.
         quirks = frozenset() if server_of(info)[0] == REDIS else VALKEY_QUIRKS
         missing |= MISREAD_COMMANDS | OWN_COMMANDS
         return replace(layout, missing=missing, quirks=quirks)

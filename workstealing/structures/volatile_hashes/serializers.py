@@ -66,7 +66,7 @@ def _pickled(value: Any) -> bytes:
 
 
 JSON = Serializer("json", compact, json.loads)
-# Its bytes name their protocol, which is its version.
+# The bytes of pickle name their protocol, which is its version.
 PICKLE = Serializer("pickle", _pickled, pickle.loads)
 
 

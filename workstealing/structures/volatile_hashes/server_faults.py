@@ -1,7 +1,7 @@
 """Servers whose own expiry of fields loses, revives or keeps data: each known fault. No I/O.
 
-A server is known by its answer to INFO. One that is not known, or hides a fact, is not trusted:
-"auto" takes the server's own expiry only where no fault applies.
+A server is known by its answer to INFO. A server that is not known, or hides a fact, is not
+trusted: "auto" takes the server's own expiry only where no fault applies.
 """
 
 from __future__ import annotations
