@@ -102,7 +102,7 @@ def _truth(client: redis.Redis) -> dict[str, int]:
                 families.of(families.add(key)).bytes.note(size, 1.0)
         if not cursor:
             break
-    families.settle()
+    families.merge_rare()
     return {
         shown(shape): round(each.bytes.of(each.keys).value) for shape, each in families.shapes()
     }

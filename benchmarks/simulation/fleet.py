@@ -56,7 +56,7 @@ class _Process:
         self._enlisted += _count(frequency * (now - self._ticked), random)
         self._ticked = now
         self._traffic.update(now, self._enlisted)
-        self.rate = self._controller.settle(now, self._traffic)
+        self.rate = self._controller.move_rate(now, self._traffic)
 
     def see(self, now: float, limit: int, found: Found) -> None:
         """Let the controller see what a slice has found."""

@@ -29,7 +29,7 @@ from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import CACHES
-from workstealing.structures.structure import DeadBox, Structure
+from workstealing.structures.structure import DeadLetters, Structure
 from workstealing.testing import ManualClock
 
 PATIENCE = 120.0
@@ -555,7 +555,7 @@ def test_a_jobs_measured_figures_are_bounded(registry: CollectorRegistry) -> Non
     assert len(family.samples) == 20
 
 
-class Box(DeadBox):
+class Box(DeadLetters):
     """A part with so many dead items."""
 
     def __init__(self, size: int) -> None:

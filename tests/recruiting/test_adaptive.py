@@ -155,7 +155,7 @@ class TestOneSlice:
         age: float | None = None,
     ) -> float:
         """Let one slice be seen; return by what factor the work per second has changed."""
-        self.controller.settle(now, self.traffic)
+        self.controller.move_rate(now, self.traffic)
         before = self.work()
         self.controller.see(now, Report(outcome, items, max(items, 1), took, 0.01, age, 1))
         return self.work() / before
@@ -210,15 +210,15 @@ class TestOneSlice:
     def test_the_chance_rises_up_to_13_times_until_the_next_look(self) -> None:
         self.see(1_001.0)
         self.see(2_001.0, age=36_000.0)
-        usual = self.controller.settle(2_001.0, self.traffic)
-        twice = self.controller.settle(2_001.0 + 20.0, self.traffic)
+        usual = self.controller.move_rate(2_001.0, self.traffic)
+        twice = self.controller.move_rate(2_001.0 + 20.0, self.traffic)
         assert twice == pytest.approx(2 * usual)
-        longest = self.controller.settle(2_001.0 + 86_400.0, self.traffic)
+        longest = self.controller.move_rate(2_001.0 + 86_400.0, self.traffic)
         assert longest == pytest.approx(13 * usual)
 
     def test_the_cap_holds_before_the_traffic_is_known(self) -> None:
         start = Adaptive(1e-9, 0.9).start
-        assert self.controller.settle(1_000.0, Traffic(1_000.0), 0.5) == pytest.approx(start / 2)
+        assert self.controller.move_rate(1_000.0, Traffic(1_000.0), 0.5) == pytest.approx(start / 2)
 
 
 class TestTraffic:
@@ -511,20 +511,20 @@ def test_a_forked_child_begins_anew() -> None:
     assert process.rate == pytest.approx(0.04, rel=0.03)
 
 
-def test_a_dismissed_caller_draws_and_settles_nothing() -> None:
+def test_a_dismissed_caller_draws_and_moves_nothing() -> None:
     process = Process(seeing(0.0, 0), Adaptive(1e-9, 1e-8))
     calls = 0
-    settle = Recruiter._settle
+    move_rates = Recruiter._move_rates
 
     def counting(self: Recruiter, now: float) -> None:
         nonlocal calls
         calls += 1
-        settle(self, now)
+        move_rates(self, now)
 
-    Recruiter._settle = counting  # type: ignore[method-assign]
+    Recruiter._move_rates = counting  # type: ignore[method-assign]
     try:
         assert {process.recruiter.enlist() for _ in range(1)} == {Outcome.DISMISSED}
         process.enlist(10, 5_000)
     finally:
-        Recruiter._settle = settle  # type: ignore[method-assign]
+        Recruiter._move_rates = move_rates  # type: ignore[method-assign]
     assert calls <= 11

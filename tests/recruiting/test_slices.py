@@ -17,7 +17,7 @@ import pytest
 from workstealing import Aborted, Adaptive, Hooks, Job, Outcome, Recruiter, Slice
 from workstealing.errors import ConfigurationError, LayoutError, OutOfTime, RateError
 from workstealing.recruiting import FunctionJob
-from workstealing.recruiting.slice import Stretch, seconds_for
+from workstealing.recruiting.slice import SliceLength, seconds_for
 from workstealing.testing import ManualClock, OutcomeEvent, RecordingHooks, always
 
 
@@ -677,11 +677,11 @@ class TestStretch:
     """How a slice that comes to nothing is lengthened, and when it is shortened again."""
 
     def test_it_doubles_up_to_the_longest(self) -> None:
-        stretch = Stretch()
+        slice_length = SliceLength()
         lengths = []
         for _ in range(6):
-            lengths.append(stretch.seconds(0.010))
-            stretch.see(Outcome.OUT_OF_TIME, 0.010, None, 0.0)
+            lengths.append(slice_length.seconds(0.010))
+            slice_length.see(Outcome.OUT_OF_TIME, 0.010, None, 0.0)
         assert lengths == pytest.approx([0.010, 0.020, 0.040, 0.080, 0.100, 0.100])
 
     @pytest.mark.parametrize(
@@ -689,40 +689,40 @@ class TestStretch:
         [(0.01, None, 0.1), (0.1, None, 0.25), (2.0, None, 2.0), (0.01, 0.02, 0.02), (1, 0.5, 1)],
     )
     def test_the_longest(self, given: float, longest: float | None, expected: float) -> None:
-        assert Stretch(longest).longest(given) == pytest.approx(expected)
+        assert SliceLength(longest).longest(given) == pytest.approx(expected)
 
     def test_what_worked_stays_as_long_as_round_trips_do(self) -> None:
-        stretch = Stretch()
+        slice_length = SliceLength()
         for _ in range(2):
-            stretch.see(Outcome.OUT_OF_TIME, 0.010, 0.005, 0.0)
+            slice_length.see(Outcome.OUT_OF_TIME, 0.010, 0.005, 0.0)
         for _ in range(100):
-            stretch.see(Outcome.WORKED, 0.010, 0.005, 1.0)
-        assert stretch.seconds(0.010) == pytest.approx(0.040)
+            slice_length.see(Outcome.WORKED, 0.010, 0.005, 1.0)
+        assert slice_length.seconds(0.010) == pytest.approx(0.040)
 
     def test_it_falls_back_with_the_round_trip(self) -> None:
-        stretch = Stretch()
+        slice_length = SliceLength()
         for _ in range(5):
-            stretch.see(Outcome.OUT_OF_TIME, 0.010, 0.010, 0.0)
+            slice_length.see(Outcome.OUT_OF_TIME, 0.010, 0.010, 0.0)
         for _ in range(10):
-            stretch.see(Outcome.IDLE, 0.010, 0.0001, 1.0)
-        assert stretch.seconds(0.010) == pytest.approx(0.010)
+            slice_length.see(Outcome.IDLE, 0.010, 0.0001, 1.0)
+        assert slice_length.seconds(0.010) == pytest.approx(0.010)
 
     def test_without_a_round_trip_it_is_tried_again_after_a_minute(self) -> None:
-        stretch = Stretch()
+        slice_length = SliceLength()
         for _ in range(2):
-            stretch.see(Outcome.OUT_OF_TIME, 0.010, None, 0.0)
-        stretch.see(Outcome.WORKED, 0.010, None, 59.0)
-        assert stretch.seconds(0.010) == pytest.approx(0.040)
-        stretch.see(Outcome.WORKED, 0.010, None, 61.0)
-        assert stretch.seconds(0.010) == pytest.approx(0.020)
+            slice_length.see(Outcome.OUT_OF_TIME, 0.010, None, 0.0)
+        slice_length.see(Outcome.WORKED, 0.010, None, 59.0)
+        assert slice_length.seconds(0.010) == pytest.approx(0.040)
+        slice_length.see(Outcome.WORKED, 0.010, None, 61.0)
+        assert slice_length.seconds(0.010) == pytest.approx(0.020)
 
     def test_a_host_may_forbid_it_and_a_slice_by_hand_is_no_measure(self) -> None:
         recruiter = installed(raising(OutOfTime("late")), longest=0.010)
         recruiter.enlist()
-        assert recruiter._roster.get("sweep").stretch.seconds(0.010) == pytest.approx(0.010)
+        assert recruiter._roster.get("sweep").slice_length.seconds(0.010) == pytest.approx(0.010)
         recruiter = installed(raising(OutOfTime("late")))
         recruiter.perform("sweep", seconds=5.0)
-        assert recruiter._roster.get("sweep").stretch.seconds(0.010) == pytest.approx(0.010)
+        assert recruiter._roster.get("sweep").slice_length.seconds(0.010) == pytest.approx(0.010)
         assert recruiter.slice_seconds("sweep") == pytest.approx((0.010, 0.100))
 
     @pytest.mark.parametrize(("trip", "expected"), [(0.0001, 0.001), (0.003, 0.05), (0.02, 0.2)])

@@ -99,7 +99,7 @@ def test_a_hundred_thousand_shapes_stay_a_few() -> None:
             families.add(f"{_random_word(source)}.{_random_word(source)}/{number}".encode())
         if number % 1_000 == 0:
             most = max(most, len(families), sum(1 for _ in families.shapes()))
-    families.settle()
+    families.merge_rare()
     found = {shown(shape): each.keys for shape, each in families.shapes()}
     assert most <= 1_000
     assert sum(found.values()) == families.keys == 100_000
@@ -125,7 +125,7 @@ def test_large_families_keep_their_names_beside_an_explosion() -> None:
             families.add(f"{source.choice(words)}:item:{number}".encode())
         else:
             families.add(f"mail:{_random_word(source)}@{_random_word(source)}".encode())
-    families.settle()
+    families.merge_rare()
     found = {shown(shape): each.keys for shape, each in families.shapes()}
     kept = [f"{word}:item:<n>" for word in words if f"{word}:item:<n>" in found]
     assert len(kept) >= 95
@@ -140,7 +140,7 @@ def test_a_rare_family_with_many_bytes_keeps_its_name() -> None:
         everything = number == 1_234
         key = b"report:everything" if everything else f"report:{_random_word(source)}".encode()
         families.of(families.add(key)).note_size(key, 10**7 if everything else 100, 1.0)
-    families.settle()
+    families.merge_rare()
     found = {shown(shape): each.largest[1] for shape, each in families.shapes()}
     assert set(found) == {"report:<*>", "report:everything"}
     assert found["report:everything"] == b"report:everything"
@@ -152,7 +152,7 @@ def test_ids_without_a_letter_are_of_the_family_of_their_siblings() -> None:
     for _ in range(3_000):
         families.add(f"image:{source.getrandbits(32):08x}".encode())
     assert len(families) > 1
-    families.settle()
+    families.merge_rare()
     assert {shown(shape): each.keys for shape, each in families.shapes()} == {"image:<hex>": 3_000}
 
 
@@ -166,5 +166,5 @@ def test_the_state_brings_all_back() -> None:
     again = Families.from_state(state, None)
     for each in (families, again):
         each.add(b"a:1:b")
-        each.settle()
+        each.merge_rare()
     assert again.state() == families.state()

@@ -16,7 +16,7 @@ from workstealing.recruiting.health import Servers
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.safe_text import visible
 from workstealing.structures import DurableKeys, VolatileHashes
-from workstealing.structures.structure import DeadBox, DeadItem, Structure
+from workstealing.structures.structure import DeadItem, DeadLetters, Structure
 
 LONGEST_PAYLOAD = 300
 """How many characters of a payload a page shows."""
@@ -83,7 +83,7 @@ class PartDead:
     empty for that of a structure that has one only.
     """
 
-    def __init__(self, structure: Structure, box: DeadBox, name: str) -> None:
+    def __init__(self, structure: Structure, box: DeadLetters, name: str) -> None:
         self._structure, self._box = structure, box
         # With its length, so that no other part's name begins like it.
         self._start = f"{len(name)}:{name}:" if name else ""

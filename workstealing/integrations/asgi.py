@@ -85,7 +85,7 @@ class WorkStealingMiddleware(Middleware[ASGIApplication]):
             current.reset(token)
         if not exchange.finished:
             exchange.drop()
-        elif exchange.settle():
+        elif exchange.draw_now():
             exchange.close()
 
 

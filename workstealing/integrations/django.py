@@ -233,7 +233,7 @@ def _prepared(response: Any, request: Any, deferral: Deferral) -> Any:
     """
     deferral.respond(response)
     # A middleware further out may still add a length; none takes it away.
-    if _is_inert(response) and _nobody_waits(request, response) and not deferral.settle():
+    if _is_inert(response) and _nobody_waits(request, response) and not deferral.draw_now():
         return response
     if response.streaming and getattr(response, "file_to_stream", None) is None:
         steps = _async_steps if response.is_async else _steps

@@ -198,7 +198,7 @@ class Exchange(Deferral):
             if not ends_by_itself(self.environ, self._status, self._headers):
                 self.drop()
                 return result
-            if not self.settle():
+            if not self.draw_now():
                 return result
             if self.is_left_open:
                 self.close()

@@ -238,7 +238,7 @@ class Controller:
     """Slices per second that this process should do; None until its traffic is known."""
 
     rate: float
-    """The present rate, as of the last `settle`."""
+    """The present rate, as of the last `move_rate`."""
 
     def __init__(self, adaptive: Adaptive, limit: int, clock: Clock) -> None:
         self._adaptive = adaptive
@@ -264,7 +264,7 @@ class Controller:
         """The most items of the next slice."""
         return int(self._size)
 
-    def settle(self, now: float, traffic: Traffic, allowance: float = 1.0) -> float:
+    def move_rate(self, now: float, traffic: Traffic, allowance: float = 1.0) -> float:
         """Return the rate from this moment on: the slices per second, divided by the traffic.
 
         Arguments: now, monotonic seconds; traffic of this process; allowance, as of that method.
@@ -289,7 +289,7 @@ class Controller:
         return self.rate
 
     def see(self, now: float, seen: Report) -> None:
-        """Take in a slice's report; the next `settle` shows its effect.
+        """Take in a slice's report; the next `move_rate` shows its effect.
 
         Arguments: now, monotonic seconds; seen, of any outcome but SKIPPED.
         """

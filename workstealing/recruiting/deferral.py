@@ -5,7 +5,7 @@ A web integration sets `current` for the length of one request. A handler decora
 The integration closes the deferral after the last byte. Code without an integration finds None.
 
 Nearly every request is dismissed. So an integration that holds a whole response draws at once, by
-`settle`. It puts nothing around the response unless this request is recruited.
+`draw_now`. It puts nothing around the response unless this request is recruited.
 
 This module knows no framework and no protocol. The integration knows its responses, and the moment
 when one has gone out.
@@ -98,7 +98,7 @@ class Deferral:
     _asked = False  # whether `when` was asked,
     _wanted = False  # and its answer
     _response: object = None
-    _recruit: Recruit | None = None  # by `settle`
+    _recruit: Recruit | None = None  # by `draw_now`
     _offers: dict[object, tuple[Enlister, When | None]] | None = None
     responded = False
     """Whether the response is known."""
@@ -155,7 +155,7 @@ class Deferral:
         if self.when is not None:
             self.ask()
 
-    def settle(self) -> bool:
+    def draw_now(self) -> bool:
         """Draw for this request now; its response is known, and no code of it is left to run.
 
         Returns: True if a slice follows at close(). Otherwise the request is over for this package,
@@ -195,7 +195,7 @@ class Deferral:
     def drop(self) -> None:
         """End the request without an enlist, because its client would have to wait for it.
 
-        A recruit of `settle` is SKIPPED.
+        A recruit of `draw_now` is SKIPPED.
         """
         if not self.closed:
             self.closed = True

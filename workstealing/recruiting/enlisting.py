@@ -18,7 +18,7 @@ from workstealing.clock import Clock
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.lottery import Draw, Installed, is_disabled
-from workstealing.recruiting.performing import Drawn, LoopSlices, Performer
+from workstealing.recruiting.performing import DrawnRecruit, LoopSlices, Performer
 from workstealing.recruiting.slice import Outcome, Run
 
 BLOCK_LIMIT = 1024
@@ -144,7 +144,7 @@ class Blocks:
 
 
 REPORT_SECONDS = 1.0
-_SETTLE_SECONDS = 1.0
+_MOVE_SECONDS = 1.0
 # Looking up a member of an enum costs as much as a whole dismissal.
 _DISMISSED = Outcome.DISMISSED
 
@@ -171,12 +171,12 @@ class Enlisting:
         "_lock",
         "_loop_slices",
         "_monotonic",
+        "_move_due",
         "_next",
         "_performer",
         "_random",
         "_report_due",
         "_reported",
-        "_settle_due",
         "_timeouts",
     )
 
@@ -202,7 +202,7 @@ class Enlisting:
         self._began = now = self._clock.monotonic()
         self._reported = 0
         self._report_due = now + REPORT_SECONDS
-        self._settle_due = now + _SETTLE_SECONDS
+        self._move_due = now + _MOVE_SECONDS
         self._blocks = Blocks(now)
         self._countdown: Iterator[Outcome] = iter(())
         self._next: Installed | None = None
@@ -231,7 +231,7 @@ class Enlisting:
         installed = self._recruited()
         return _DISMISSED if installed is None else self._performer.serve(installed)
 
-    def draw(self) -> Drawn | None:
+    def draw(self) -> DrawnRecruit | None:
         """Offer a spare moment that comes later, for example after a response has gone out.
 
         Returns: None for a dismissed caller, nearly always and as cheaply as by `enlist`; otherwise
@@ -240,7 +240,11 @@ class Enlisting:
         for _ in self._countdown:
             return None
         installed = self._recruited()
-        return None if installed is None else Drawn(self._performer, self._loop_slices, installed)
+        return (
+            None
+            if installed is None
+            else DrawnRecruit(self._performer, self._loop_slices, installed)
+        )
 
     def flush(self) -> None:
         """Tell the hooks of the last enlists now.
@@ -287,7 +291,7 @@ class Enlisting:
         if not self._drawing.is_running:
             self._blocks.cut(self._countdown)
 
-    def _settle(self, now: float) -> None:
+    def _move_rates(self, now: float) -> None:
         """Let adaptive rates move; called about once a second. The lock is held."""
 
     def _recruited(self) -> Installed | None:
@@ -302,9 +306,9 @@ class Enlisting:
                 self._drawing = Run(self._dismissed_or_drawn, now)
                 winner = self._drawing()
                 due = now >= self._report_due
-                if now >= self._settle_due:
-                    self._settle_due = now + _SETTLE_SECONDS
-                    self._settle(now)
+                if now >= self._move_due:
+                    self._move_due = now + _MOVE_SECONDS
+                    self._move_rates(now)
         except Exception as error:
             # A random or a clock of the user's own has raised it.
             if self._timeouts.include(error):

@@ -20,7 +20,7 @@ from workstealing.recruiting.breakers import JobBreakers
 from workstealing.recruiting.checks import checked_rate
 from workstealing.recruiting.health import Tally
 from workstealing.recruiting.job import Job
-from workstealing.recruiting.slice import OUTCOMES, Outcome, Stretch
+from workstealing.recruiting.slice import OUTCOMES, Outcome, SliceLength
 
 DISABLED_VARIABLE = "WORKSTEALING_DISABLED"
 _OFF = frozenset({"", "0", "false", "no", "off"})
@@ -61,8 +61,8 @@ class Installed:
         "paused",
         "rate",
         "seconds",
+        "slice_length",
         "spent",
-        "stretch",
         "tally",
     )
 
@@ -110,7 +110,7 @@ class Installed:
     def reset(self) -> None:
         """Set every figure to zero."""
         self.give(self.given)
-        self.stretch = Stretch(self.longest)
+        self.slice_length = SliceLength(self.longest)
         self.tally = Tally()
         self.items = 0
         self.spent = 0.0

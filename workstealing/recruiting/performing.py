@@ -111,13 +111,13 @@ class Performer:
     ) -> Slice:
         """Return a slice that begins now, by default with the job's own bounds."""
         if seconds is None:
-            seconds = installed.stretch.seconds(self._given(installed))
+            seconds = installed.slice_length.seconds(self._given(installed))
         return Slice(installed.limit if limit is None else limit, seconds, self._clock)
 
     def lengths(self, installed: Installed) -> tuple[float, float]:
         """Return the given length of a job's slices, and the longest that they may become."""
         given = self._given(installed)
-        return given, installed.stretch.longest(given)
+        return given, installed.slice_length.longest(given)
 
     def _given(self, installed: Installed) -> float:
         return self._seconds if installed.seconds is None else installed.seconds
@@ -191,17 +191,17 @@ class Performer:
     def _lengthen(self, installed: Installed, slice: Slice, outcome: Outcome, now: float) -> bool:
         """Adapt the next slice's length; say whether the longest slice was too short."""
         given = self._given(installed)
-        stretch = installed.stretch
-        is_longest = slice.seconds >= stretch.longest(given)
+        slice_length = installed.slice_length
+        is_longest = slice.seconds >= slice_length.longest(given)
         # A length that was given by hand says nothing of the job's own.
-        if slice.seconds == stretch.seconds(given):
+        if slice.seconds == slice_length.seconds(given):
             server = _server_of(installed)
             trip = None if server is None else server.round_trip()
             with self._lock:
-                stretch.see(outcome, given, trip, now)
+                slice_length.see(outcome, given, trip, now)
         return is_longest and outcome is Outcome.OUT_OF_TIME
 
-    def settle(self, installed: Installed, now: float, traffic: Traffic) -> bool:
+    def move_rate(self, installed: Installed, now: float, traffic: Traffic) -> bool:
         """Move a job's adaptive rate; say whether it has changed noticeably."""
         controller = installed.controller
         if controller is None:
@@ -215,7 +215,7 @@ class Performer:
             self._report_spending(installed, error)
             return False
         with self._lock:
-            rate = controller.settle(now, traffic, allowance)
+            rate = controller.move_rate(now, traffic, allowance)
         if abs(rate - installed.rate) <= _UNNOTICED * installed.rate:
             return False
         installed.rate = rate
@@ -379,7 +379,7 @@ class LoopSlices:
         return run.is_over or future.done() or future.get_loop().is_closed()
 
 
-class Drawn:
+class DrawnRecruit:
     """A recruit that has not served yet.
 
     Arguments: performer and loop_slices, the recruiter's own; installed, the job.

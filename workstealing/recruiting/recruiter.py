@@ -256,7 +256,7 @@ class Recruiter(Enlisting):
         with self._lock:
             return self._roster.get(name).given
 
-    def _settle(self, now: float) -> None:
+    def _move_rates(self, now: float) -> None:
         adaptive = [each for each in self._roster.all() if each.controller is not None]
         if not adaptive:
             self._traffic = None
@@ -264,7 +264,7 @@ class Recruiter(Enlisting):
         if self._traffic is None:
             self._traffic = Traffic(now, self._enlisted())
         self._traffic.update(now, self._enlisted())
-        changed = [self._performer.settle(each, now, self._traffic) for each in adaptive]
+        changed = [self._performer.move_rate(each, now, self._traffic) for each in adaptive]
         if any(changed):
             self._change(Draw(self._roster.all()))
 

@@ -101,7 +101,7 @@ def longest_for(seconds: float) -> float:
     return max(seconds, min(_LONGER * seconds, _LONGEST_SECONDS))
 
 
-class Stretch:
+class SliceLength:
     """The length of a job's slices, after slices that were too short.
 
     A slice that is too short for any item doubles the next one's length, up to the longest that the

@@ -35,7 +35,7 @@ _RISE, _BELIEF = 0.25, 0.8
 _LATE, _SLOW, _MOST_PATIENCE = 0.005, 4.0, 4.0
 
 
-class Trip:
+class RoundTripTime:
     """The length of a round trip to one node, as far as this process has seen.
 
     The quick round trips decide. A slow reply may be the fault of a busy machine, and a command
@@ -148,7 +148,7 @@ class Budget:
         seconds = seconds_of(duration, name)
         return cls(seconds, timeout=seconds)
 
-    def require(self, trip: Trip | None = None) -> None:
+    def require(self, trip: RoundTripTime | None = None) -> None:
         """Check that enough time is left for a command or `trips` round trips.
 
         Arguments: trip: the known length of a round trip. Raises: OutOfTime if too little is left.

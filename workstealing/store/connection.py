@@ -34,7 +34,7 @@ from redis.retry import Retry
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LayoutError, Moved, OutOfTime, Unanswered, blame
-from workstealing.store.budget import TIMEOUT_SECONDS, Budget, Opening, Trip
+from workstealing.store.budget import TIMEOUT_SECONDS, Budget, Opening, RoundTripTime
 from workstealing.store.opening import (
     BoundedSocket,
     BoundedTcp,
@@ -102,20 +102,20 @@ class OneAttempt(AbstractConnection):
     budget: Budget
     dependency: Hashable = None
     waited = 0.0
-    _trip: Trip | None = None
+    _trip: RoundTripTime | None = None
     _owed = 0
-    _settling = 0.0
+    _waited_for_owed = 0.0
     _still_watches = False
 
     @property
-    def trip(self) -> Trip:
+    def trip(self) -> RoundTripTime:
         """How long a round trip of this connection takes."""
         if self._trip is None:
-            self._trip = Trip()
+            self._trip = RoundTripTime()
         return self._trip
 
     @trip.setter
-    def trip(self, trip: Trip) -> None:
+    def trip(self, trip: RoundTripTime) -> None:
         self._trip = trip
 
     @property
@@ -131,7 +131,7 @@ class OneAttempt(AbstractConnection):
     def disconnect(self, *args: Any, **options: Any) -> None:
         """Close the socket, and drop all replies that are owed on it."""
         self._owed, self._still_watches = 0, False
-        self.waited = self._settling = 0.0
+        self.waited = self._waited_for_owed = 0.0
         super().disconnect(*args, **options)
 
     watching = False
@@ -206,7 +206,7 @@ class OneAttempt(AbstractConnection):
                 raise ConnectionError("an earlier use of this connection was cut short")
             elif self._owed:
                 self._is_owed = True
-                self._settle(budget)
+                self._read_owed(budget)
             elif self.is_stale():
                 raise ConnectionError("the server closed the connection, or sent unasked data")
             budget.require(self.trip)
@@ -235,28 +235,30 @@ class OneAttempt(AbstractConnection):
         self._refuse(replies)
         return replies
 
-    def _settle(self, budget: Budget) -> None:
+    def _read_owed(self, budget: Budget) -> None:
         """Take the replies that are owed off the connection, as far as the time goes.
 
         A reply that comes in bits might never end, and would hold up each recruit. Therefore all
-        callers that settle one debt share one time-out.
+        callers that wait for one debt share one time-out.
         """
         begun = budget.clock.monotonic()
-        self.budget = Budget(budget.timeout - self._settling, budget.timeout, budget.clock)
+        self.budget = Budget(budget.timeout - self._waited_for_owed, budget.timeout, budget.clock)
         if budget.deadline is not None:
-            self.budget.deadline = min(budget.deadline, begun + budget.timeout - self._settling)
+            self.budget.deadline = min(
+                budget.deadline, begun + budget.timeout - self._waited_for_owed
+            )
         try:
             while self._owed:
                 self._reply()
                 self._owed -= 1
         except Unanswered as error:
-            self._settling += budget.clock.monotonic() - begun
-            if not budget.cuts(self._settling):
+            self._waited_for_owed += budget.clock.monotonic() - begun
+            if not budget.cuts(self._waited_for_owed):
                 raise TimeoutError("the reply to an earlier slice comes in bits, too slowly") from (
                     error
                 )
             raise OutOfTime("the reply to an earlier slice is still under way") from error
-        self._settling = 0.0
+        self._waited_for_owed = 0.0
         if self._has_unread():
             raise ConnectionError("the server sent more replies than there were commands")
 

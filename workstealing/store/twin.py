@@ -24,7 +24,7 @@ from workstealing.errors import ConfigurationError, Moved, Unmapped, blamed
 from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker
 from workstealing.recruiting.health import Server
 from workstealing.recruiting.slice import Slice
-from workstealing.store.budget import Budget, Trip
+from workstealing.store.budget import Budget, RoundTripTime
 from workstealing.store.connection import (
     Command,
     OneAttempt,
@@ -110,7 +110,7 @@ class Twin:
         self._master: tuple[Node, Node] | None = None
         self._doubts_master = False
         self._sentinels_asked = 0
-        self._trips: dict[Node, Trip] = {}
+        self._trips: dict[Node, RoundTripTime] = {}
         self._identified: tuple[Hashable, ...] | None = None
         self._breakers: dict[Node, Breaker] = {}
         # Whether a node has been asked for something since one last said that it is a primary.
@@ -416,7 +416,7 @@ class Twin:
 
     def _make(self, node: Node) -> OneAttempt:
         connection = self.made_for(node)
-        connection.trip = self._trips.setdefault(node, Trip())
+        connection.trip = self._trips.setdefault(node, RoundTripTime())
         return connection
 
     def _made(self, kind: type[Any], options: Mapping[str, Any]) -> OneAttempt:

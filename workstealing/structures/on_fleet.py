@@ -27,7 +27,7 @@ from workstealing.structures.namespace import INDEX_SHARDS_OF_A_SERVER
 # A node that cannot be reached raises one of these.
 _FAULTS = (RedisError, OSError)
 # A process remembers so many moving names; then it asks their former homes again.
-_MOST_SETTLED = 100_000
+_MOST_DONE = 100_000
 
 
 def form_for(kind: type[Any], client: Any) -> type[Any]:
@@ -49,7 +49,7 @@ def form_for(kind: type[Any], client: Any) -> type[Any]:
     return form
 
 
-def settle(structure: Any, fleet: Any, namespace: str, **settings: Any) -> None:
+def set_up(structure: Any, fleet: Any, namespace: str, **settings: Any) -> None:
     """Construct a structure on a fleet, and the structure of each node.
 
     Arguments: structure; fleet; namespace and settings: of the structure on each node. Raises:
@@ -76,7 +76,7 @@ class OnFleet:
     name: str
     _on_nodes: Mapping[str, Any]
     _every: Mapping[str, Any]
-    _settled: set[Any]
+    _done: set[Any]
 
     def begin(self, fleet: Any, namespace: str, every: Mapping[str, Any]) -> None:
         """Take the fleet and the structures on its present and former nodes; no round trip."""
@@ -85,7 +85,7 @@ class OnFleet:
         self._every = MappingProxyType(dict(every))
         self._on_nodes = MappingProxyType({name: every[name] for name in fleet.nodes})
         # The moving names that this process has seen at their new homes, and the fences raised.
-        self._settled = set()
+        self._done = set()
 
     @property
     def every_node(self) -> Mapping[str, Any]:
@@ -103,24 +103,24 @@ class OnFleet:
                 continue
             raw = to_bytes(name)
             old, new = self._every[former], self._on_nodes[self.fleet.home(name)]
-            if raw not in self._settled:
+            if raw not in self._done:
                 yield old, new, partial(carry, old, new, raw)
-                self._settle(raw)
+                self._note_done(raw)
             if not (leases and old.holds == "string"):
                 continue
             grant = old.names.grant(raw)
-            if grant not in self._settled:
+            if grant not in self._done:
                 yield old, new, partial(carry, old, new, grant)
-                self._settle(grant)
+                self._note_done(grant)
             shard = key_slot(raw) % INDEX_SHARDS_OF_A_SERVER
-            if (old.name, new.name, shard) not in self._settled:
+            if (old.name, new.name, shard) not in self._done:
                 yield old, new, partial(_raised, old, new, shard)
-                self._settle((old.name, new.name, shard))
+                self._note_done((old.name, new.name, shard))
 
-    def _settle(self, what: Any) -> None:
-        if len(self._settled) >= _MOST_SETTLED:
-            self._settled = set()
-        self._settled.add(what)
+    def _note_done(self, what: Any) -> None:
+        if len(self._done) >= _MOST_DONE:
+            self._done = set()
+        self._done.add(what)
 
     def ready(self, names: Sequence[Any], *, leases: bool = False) -> None:
         """Carry names over that are still at their former home; on an `AsyncFleet` await `aready`.

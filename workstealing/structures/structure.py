@@ -58,7 +58,7 @@ class DeadItem:
     shown: str | bytes | None = None
 
 
-class DeadBox(abc.ABC):
+class DeadLetters(abc.ABC):
     """A part of a structure that sets items aside for a person.
 
     Attributes: name: of the part, empty if it is the only one; size: the number of dead items when
@@ -140,7 +140,7 @@ class Structure:
         return None
         yield
 
-    def dead_steps(self) -> Steps[Sequence[DeadBox]]:
+    def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
         """Return the parts that now hold dead items."""
         return ()
         yield

@@ -333,7 +333,7 @@ class Families:
                 yield shape, node.family
             stack += [(shape + token, child) for token, child in node.children.items()]
 
-    def settle(self) -> None:
+    def merge_rare(self) -> None:
         """Merge rare shapes for a reader, when all names have been seen."""
         self._close(self._root, 16, max(16, self.keys / 1_000), self._heavy())
         self._join_digits(self._root)

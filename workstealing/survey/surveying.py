@@ -130,7 +130,7 @@ class Survey:
             if self._is_whole:
                 self._save(at_once=True)
         self._check_epoch()
-        self.families.settle()
+        self.families.merge_rare()
 
     @property
     def client(self) -> Any:

@@ -47,7 +47,7 @@ from workstealing.structures.on_fleet import (
     OnFleet,
     form_for,
     led,
-    settle,
+    set_up,
 )
 
 
@@ -81,7 +81,7 @@ class _Keys(NamespaceStructure[ClientT]):
         self.names = KeyNames(namespace)
         if isinstance(client, AnyFleet):
             settings = {"allow_eviction": allow_eviction, "clock_shift_ms": clock_shift_ms}
-            settle(self, client, namespace, **settings)
+            set_up(self, client, namespace, **settings)
             return
         super().__init__(client, namespace, allow_eviction)
         self.translator = KeyTranslator(

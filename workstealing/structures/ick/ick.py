@@ -56,8 +56,8 @@ from workstealing.structures.structure import (
     OK,
     WARNING,
     Check,
-    DeadBox,
     DeadItem,
+    DeadLetters,
     Structure,
     times_text,
 )
@@ -287,7 +287,7 @@ class _EitherIck(_IckOperations, Structure, Generic[ClientT]):
         stats, _ = yield description(self.names)
         return stats["total_size"] if stats else 0
 
-    def dead_steps(self) -> Steps[Sequence[DeadBox]]:
+    def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
         """Return the dead members as a part of its own, if there are any."""
         stats, _ = yield description(self.names)
         return [DeadMembers(self.names, stats["dead_size"])] if stats and stats["dead_size"] else ()
@@ -365,7 +365,7 @@ class AsyncIckPipeline(_QueuedIck, AsyncPipeline):
         self._ick, self.names = ick, ick.names
 
 
-class DeadMembers(DeadBox):
+class DeadMembers(DeadLetters):
     """The dead members of an Ick, or of an ick shard, as people are shown them.
 
     Arguments: names: of the Ick; size: how many there are; name: of the ick shard.

@@ -32,7 +32,7 @@ from workstealing.structures.log.group_reading import (
     checked_place,
 )
 from workstealing.structures.log.reading import ReadingEntries
-from workstealing.structures.structure import DeadBox, DeadItem, times_text
+from workstealing.structures.structure import DeadItem, DeadLetters, times_text
 from workstealing.structures.users_names import checked_text
 
 MOST_LISTED = 10_000
@@ -261,7 +261,7 @@ class AsyncLogGroup(_GroupOperations, AsynchronousWaiting):
     """
 
 
-class GroupDead(DeadBox):
+class GroupDead(DeadLetters):
     """The dead entries of one group of a log, as `Structure.dead_steps` gives them.
 
     Arguments: log; name: of the group; lease_ms and max_attempts: its settings, as the group says;

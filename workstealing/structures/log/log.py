@@ -25,7 +25,7 @@ from workstealing.structures.log.iterating import checked_iteration, iterate, it
 from workstealing.structures.log.reading import LogRange, ReadingEntries
 from workstealing.structures.log.removing import Removing
 from workstealing.structures.stored import holding_ours, stored_number
-from workstealing.structures.structure import NOTE, OK, Check, DeadBox
+from workstealing.structures.structure import NOTE, OK, Check, DeadLetters
 
 
 class _LogOperations(Appending, ReadingEntries, Removing):
@@ -35,7 +35,7 @@ class _LogOperations(Appending, ReadingEntries, Removing):
         """Return how many entries are available. One round trip."""
         return self._length()
 
-    def dead_steps(self) -> Steps[Sequence[DeadBox]]:
+    def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
         """Return the acknowledged groups, each with the entries that it has set aside.
 
         Two round trips. Each group is opened by its own settings, so a look makes no group and

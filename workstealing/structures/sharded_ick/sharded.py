@@ -69,7 +69,7 @@ from workstealing.structures.sharded_ick.leasing import (
     take_any,
 )
 from workstealing.structures.sharded_ick.resizing import Resized, checked_limit, resize
-from workstealing.structures.structure import NOTE, OK, Check, DeadBox, Structure
+from workstealing.structures.structure import NOTE, OK, Check, DeadLetters, Structure
 
 PAUSE_SECONDS = 0.050
 IckT = TypeVar("IckT", Ick, AsyncIck)
@@ -228,7 +228,7 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
         parts = yield from _parts(self.core)
         return sum(part.stats.get("total_size", 0) + part.moving for part in parts)
 
-    def dead_steps(self) -> Steps[Sequence[DeadBox]]:
+    def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
         """Return a part for each ick shard that has dead members."""
         parts = yield from _parts(self.core)
         return [

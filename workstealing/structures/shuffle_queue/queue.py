@@ -25,7 +25,7 @@ from workstealing.structures.shuffle_queue.settling import DeadMessage, Settling
 from workstealing.structures.shuffle_queue.stats import Describing
 from workstealing.structures.shuffle_queue.writing import Writing
 from workstealing.structures.stored import holding_ours
-from workstealing.structures.structure import FAULT, Check, DeadBox, DeadItem, Structure
+from workstealing.structures.structure import FAULT, Check, DeadItem, DeadLetters, Structure
 
 
 class _Operations(Writing, ReadingMessages, Settling, Describing, Deleting, Structure):
@@ -48,7 +48,7 @@ class _Operations(Writing, ReadingMessages, Settling, Describing, Deleting, Stru
         """Return how many messages all streams hold; see `length`."""
         return Writing.length.steps(self)
 
-    def dead_steps(self) -> Steps[Sequence[DeadBox]]:
+    def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
         """Return a part for each group with messages that were set aside."""
         groups = yield from Writing.groups.steps(self)
         if not groups:
@@ -82,7 +82,7 @@ class _Operations(Writing, ReadingMessages, Settling, Describing, Deleting, Stru
 
 
 @dataclass(slots=True)
-class _GroupsDead(DeadBox):
+class _GroupsDead(DeadLetters):
     """The messages that were set aside for one group; other groups may have the same ones."""
 
     queue: _Operations

@@ -22,8 +22,8 @@ from workstealing.structures.structure import (
     NOTE,
     OK,
     Check,
-    DeadBox,
     DeadItem,
+    DeadLetters,
     Structure,
 )
 from workstealing.structures.time_shard_queue.message import (
@@ -269,7 +269,7 @@ class _TimeShardQueueOperations(Structure):
         """Count the messages that are still to be worked on. One round trip to each node."""
         return sum(each.total for each in (yield from self._counting()))
 
-    def dead_steps(self) -> Steps[Sequence[DeadBox]]:
+    def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
         """Return the dead set of all time shards, if anything is in it; costs as `stats`."""
         size = sum(each.dead for each in (yield from self._counting()))
         return (_DeadSet(self, size),) if size else ()
@@ -454,23 +454,23 @@ class AsyncTimeShardQueue(_TimeShardQueueOperations, AsynchronousAsks):
         return self._run(asking.steps) if ask is None else ask(asking)
 
 
-class _DeadSet(DeadBox):
+class _DeadSet(DeadLetters):
     """The dead messages of all time shards of a queue."""
 
     def __init__(self, queue: _TimeShardQueueOperations, size: int) -> None:
         self._queue, self.size = queue, size
 
     def list_steps(self, n: int) -> Steps[Sequence[DeadItem]]:
-        """List up to n dead messages by id; see `DeadBox`."""
+        """List up to n dead messages by id; see `DeadLetters`."""
         found = yield from _TimeShardQueueOperations.dead.steps(self._queue, n)
         return Page(map(_dead_item, found), found.total)
 
     def revive_steps(self, members: Sequence[Any]) -> Steps[int]:
-        """Let dead messages wait again; see `DeadBox`."""
+        """Let dead messages wait again; see `DeadLetters`."""
         return _TimeShardQueueOperations.revive.steps(self._queue, *map(str, members))
 
     def discard_steps(self, members: Sequence[Any]) -> Steps[int]:
-        """Remove dead messages for good; see `DeadBox`."""
+        """Remove dead messages for good; see `DeadLetters`."""
         return _TimeShardQueueOperations.discard.steps(self._queue, *map(str, members))
 
 

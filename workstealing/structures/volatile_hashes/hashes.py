@@ -64,7 +64,7 @@ from workstealing.structures.on_fleet import (
     BlockingFleetPipeline,
     OnFleet,
     form_for,
-    settle,
+    set_up,
 )
 from workstealing.structures.structure import NOTE, WARNING, Check
 from workstealing.structures.volatile_hashes.cached import AsyncCaching, BlockingCaching
@@ -156,7 +156,7 @@ class _Hashes(NamespaceStructure[ClientT]):
         self.names = HashNames(namespace)
         if isinstance(client, AnyFleet):
             settings = {"allow_eviction": allow_eviction, "clock_shift_ms": clock_shift_ms}
-            settle(self, client, namespace, backend=backend, **settings)
+            set_up(self, client, namespace, backend=backend, **settings)
             return
         super().__init__(client, namespace, allow_eviction)
         self._backend = backend
