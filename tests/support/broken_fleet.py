@@ -136,8 +136,6 @@ class BrokenFleet:
         address = self.dashboard(**environment)
         with urllib.request.urlopen(f"{address}view.json", timeout=GUARD_SECONDS) as answer:
             view = json.load(answer)
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, str(self._folder))  # type: ignore[no-untyped-call]
         texts = [view["source"], view["light"], *view["alarms"]]
         texts += [] if view["alarms"] else [view["fine"]]
         for job in view["jobs"]:
@@ -147,9 +145,14 @@ class BrokenFleet:
         texts += [
             f"{each['ago']}: {each['said']} ({each['where']})" for each in view["events"]["rows"]
         ]
-        metrics = generate_latest(registry).decode()
         light, alarms = view["light"], view["alarms"]
-        return Surfaces(status, explain, "\n".join(texts), alarms, light, metrics)
+        return Surfaces(status, explain, "\n".join(texts), alarms, light, self.metrics())
+
+    def metrics(self) -> str:
+        """Return the metrics of all processes, as one scrape shows them."""
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, str(self._folder))  # type: ignore[no-untyped-call]
+        return generate_latest(registry).decode()
 
     def until(self, shows: Callable[[Surfaces], bool], **environment: str) -> Surfaces:
         """Look until it shows, and return that look; the last one if it never does."""
