@@ -10,15 +10,19 @@ from typing import Any
 
 from workstealing.clock import Duration
 from workstealing.jobs.leftovers import (
+    CLIENT,
     DECLARED,
     LIVE,
+    Declared,
     Garbage,
     Item,
     Leftovers,
+    Offer,
     Removal,
     Rule,
     Unknown,
     Verdicts,
+    call,
     key_removed,
     keys,
     literally,
@@ -26,6 +30,7 @@ from workstealing.jobs.leftovers import (
     members,
     seen_twice,
 )
+from workstealing.jobs.leftovers.offer import DAY
 
 __all__ = [
     "CeleryLeftovers",
@@ -40,11 +45,41 @@ SEPARATOR = "\x06\x16"
 REPLIES = "reply.celery.pidbox"
 _BINDING, _PERMANENT = "_kombu.binding.", "_kombu.binding_permanent."
 _UUID = "[0-9a-f]" * 8 + "-" + "-".join(["[0-9a-f]" * 4] * 3) + "-" + "[0-9a-f]" * 12
+_REPLIES = re.compile(
+    rb"(.*?)(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.reply\.celery\.pidbox", re.DOTALL
+)
 _MESSAGE = {"body", "content-encoding", "content-type", "headers", "properties"}
 _RESULT = {"task_id", "status", "result", "traceback", "children"}
 
 
-class ReplyLists(Rule):
+def _prefix_in(key: bytes) -> dict[str, Any] | None:
+    """Return kombu's prefix, where a key's name tells one."""
+    if not key.endswith(b".reply.celery.pidbox"):
+        return None
+    found = _REPLIES.fullmatch(key)
+    prefix = b"" if found is None else found[1]
+    return {"prefix": prefix.decode("utf-8", "replace")} if prefix else None
+
+
+class _OfKombu(Rule):
+    """The part that the rules of Celery's broker share."""
+
+    owner = "Celery (kombu)"
+    versions = VERSIONS
+    asked = ({},)
+    tells = staticmethod(_prefix_in)
+    _prefix: bytes
+
+    def offer(self) -> Offer:
+        """Offer the job of Celery, with the prefix of its keys."""
+        return self._offer()
+
+    def _offer(self, *, shared: bool = False, **options: Any) -> Offer:
+        own = {"prefix": self._prefix.decode()} if self._prefix else {}
+        return Offer(call(CeleryLeftovers, CLIENT, **own, **options), shared=shared)
+
+
+class ReplyLists(_OfKombu):
     """Lists of replies to remote control, whose reader died while it waited.
 
     Arguments: prefix: kombu's `global_keyprefix`; exchange: that of the replies (Celery's
@@ -57,8 +92,6 @@ class ReplyLists(Rule):
     """
 
     name = "celery.replies"
-    owner = "Celery (kombu)"
-    versions = VERSIONS
     finds = "Reply lists of clients that died while they waited for remote control's replies."
 
     def __init__(self, prefix: str = "", exchange: str = REPLIES, gap: Duration = 3_600) -> None:
@@ -82,7 +115,7 @@ class ReplyLists(Rule):
         return key_removed(item.key, _mark(length, *ends))
 
 
-class RpcReplies(Rule):
+class RpcReplies(_OfKombu):
     """Results of the backend ``rpc://`` that nobody collects.
 
     Arguments: prefix: kombu's `global_keyprefix`; wait: the longest time for which a client of
@@ -93,14 +126,17 @@ class RpcReplies(Rule):
     """
 
     name = "celery.rpc_replies"
-    owner = "Celery (kombu)"
-    versions = VERSIONS
     finds = "Results of rpc:// that nobody has collected for longer than any client waits."
+    asked = ({"wait": DAY},)
 
     def __init__(self, wait: Duration, prefix: str = "") -> None:
         self.certainty = seen_twice(wait)
         self.where = keys(f"{literally(prefix)}{_UUID}", "list")
         self._prefix = prefix.encode()
+
+    def offer(self) -> Offer:
+        """Offer the job with a longest wait; any list may have a UUID for its name."""
+        return self._offer(shared=True, wait=Declared("LONGEST_WAIT", self.certainty.gap))
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a list by its length and its ends."""
@@ -118,7 +154,7 @@ class RpcReplies(Rule):
         return key_removed(item.key, _mark(length, *ends))
 
 
-class DeadBindings(Rule):
+class DeadBindings(_OfKombu):
     """Bindings of reply queues whose clients are gone; each makes every reply slower.
 
     Arguments: prefix, exchange: as of `ReplyLists`; sep: kombu's `sep`; life: the longest life of a
@@ -130,9 +166,8 @@ class DeadBindings(Rule):
     """
 
     name = "celery.bindings"
-    owner = "Celery (kombu)"
-    versions = VERSIONS
     finds = "Bindings of reply queues that are older than any client, and have no messages."
+    asked = ({"life": 7 * DAY},)
 
     def __init__(
         self, life: Duration, prefix: str = "", sep: str = SEPARATOR, exchange: str = REPLIES
@@ -142,6 +177,10 @@ class DeadBindings(Rule):
         self._prefix, self._sep = prefix.encode(), sep.encode()
         self._queue = re.compile(rf"({_UUID})\.{re.escape(exchange)}".encode())
         self._permanent = f"{prefix}{_PERMANENT}{exchange}".encode()
+
+    def offer(self) -> Offer:
+        """Offer the job with a longest life of a client."""
+        return self._offer(life=Declared("LONGEST_LIFE_OF_A_CLIENT", self.certainty.gap))
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a binding: it may be dead if its queue has no list."""
@@ -160,21 +199,19 @@ class DeadBindings(Rule):
         return Garbage((Removal(item.key, "set", item.member or b""), *more), b"no list")
 
 
-class UnacknowledgedMessages(Rule):
+class UnacknowledgedMessages(_OfKombu):
     """Messages in flight; kombu itself restores those of dead workers, so they are only counted.
 
     Arguments: prefix: kombu's `global_keyprefix`; key: its `unacked_key`.
     """
 
     name = "celery.unacked"
-    owner = "Celery (kombu)"
-    versions = VERSIONS
     finds = "Messages that workers hold unacknowledged. Kombu restores them; they are only counted."
     certainty = DECLARED
     reports_only = True
 
     def __init__(self, prefix: str = "", key: str = "unacked") -> None:
-        self.where = members(literally(prefix + key), "hash")
+        self.where, self._prefix = members(literally(prefix + key), "hash"), prefix.encode()
 
     def verdict(self, item: Item) -> Verdicts:
         """Count a message."""

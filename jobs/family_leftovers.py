@@ -9,27 +9,37 @@ from typing import Any
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.jobs.leftovers import (
+    CLIENT,
     DECLARED,
     LIVE,
+    PATTERN,
     Counting,
+    Declared,
     Garbage,
     Item,
     Leftovers,
+    Offer,
     Rule,
     Unknown,
     Verdicts,
+    call,
     exactly,
     key_removed,
     keys,
     look,
     members,
 )
+from workstealing.jobs.leftovers.offer import DAY
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
 
 __all__ = ["FamilyLeftovers", "KeysWithoutTtl", "OldScores", "PastFields", "PastHashes"]
 
 _UNITS = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000}
+_SURVEYED = tuple(
+    {"pattern": "*", "window": DAY, "unit": each, "name": f"families.old_scores.{each}"}
+    for each in _UNITS
+)
 Ends = Callable[[bytes], float | None]
 """Returns the deadline that a value tells, in seconds since the epoch; None: it tells none."""
 
@@ -51,6 +61,10 @@ class KeysWithoutTtl(Rule):
     ) -> None:
         self.name, self.where = name, keys(pattern, of_type)
 
+    def offer(self) -> Offer:
+        """Offer to give the keys of a family the time to live that the user declares."""
+        return Offer(call(FamilyLeftovers, CLIENT, PATTERN, ttl=Declared("TTL", DAY)))
+
     def verdict(self, item: Item) -> Verdicts:
         """Judge a key: it counts if it has no time to live."""
         (left,) = yield look(("PTTL", item.key), watch=item.key)
@@ -70,6 +84,7 @@ class OldScores(Rule):
     certainty = DECLARED
     can_undo = False
     counted_in = "members"
+    asked = _SURVEYED
 
     def __init__(
         self,
@@ -82,6 +97,13 @@ class OldScores(Rule):
             raise ConfigurationError(f"unit is {unit!r}; expected one of {', '.join(_UNITS)}")
         self.name, self.where = name, keys(pattern, "zset")
         self._window, self._unit = seconds_of(window, "window", 1.0), _UNITS[unit]
+        self._unit_name = unit
+
+    def offer(self) -> Offer:
+        """Offer a job on the sorted sets of a family of nobody that is known, with a window."""
+        window = Declared("WINDOW", self._window)
+        rule = call(OldScores, PATTERN, window=window, unit=self._unit_name)
+        return Offer(call(Leftovers, CLIENT, [rule]), strangers=True)
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a sorted set: it has garbage if its lowest score is before the window."""

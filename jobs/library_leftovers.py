@@ -9,20 +9,25 @@ from typing import Any
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.jobs.leftovers import (
+    CLIENT,
     DECLARED,
     LIVE,
+    Declared,
     Garbage,
     Item,
     Leftovers,
+    Offer,
     Removal,
     Rule,
     Unknown,
     Verdicts,
+    call,
     keys,
     look,
     members,
     seen_twice,
 )
+from workstealing.jobs.leftovers.offer import DAY
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
@@ -37,11 +42,11 @@ __all__ = [
     "StaleViews",
 ]
 
-_DAY = 86_400.0
 # A longer queue is not looked through.
 _MOST_TASKS = 500
 _UUID = rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _REVOCATION = re.compile(rb"r:(" + _UUID + rb")")
+_HUEY = re.compile(rb"huey\.(redis|schedule|results|r)\.([A-Za-z0-9_]+)(?:\..*)?", re.DOTALL)
 _RESULT = re.compile(_UUID)
 # checkpoint_write:<thread>:<namespace>:<checkpoint>:<task>:<index>; thread and namespace may hold
 # colons, the rest does not. A checkpoint's id is a UUID or a ULID, and a task's id a UUID.
@@ -56,7 +61,35 @@ _TIMESTAMP = re.compile(rb"(?:\x08([\x80-\xff]*[\x00-\x7f]))?(?:\x10[\x80-\xff]*
 _STRING = 2
 
 
-class HueyRevocations(Rule):
+def _queue_in(key: bytes) -> dict[str, Any] | None:
+    """Return a queue of Huey, where a key tells one, and whether its revocations are keys."""
+    found = _HUEY.fullmatch(key) if key.startswith(b"huey.") else None
+    if found is None:
+        return None
+    own = {"expiring": True} if found[1] == b"r" else {}
+    return {"queue": found[2].decode("ascii"), **own}
+
+
+class _OfHuey(Rule):
+    """The part that the rules of Huey share: each queue has its own, and a key tells its name."""
+
+    owner = "Huey"
+    versions = "Huey 2.5 to 3.5"
+    tells = staticmethod(_queue_in)
+    _name: str
+    _options: Mapping[str, Any]
+
+    @classmethod
+    def surveyed(cls, told: Mapping[str, Any]) -> Sequence[Rule]:
+        """Return the rule of a queue that a key has told."""
+        return [cls(**told)] if told else []
+
+    def offer(self) -> Offer:
+        """Offer the job of this queue."""
+        return Offer(call(HueyLeftovers, CLIENT, self._name, **self._options))
+
+
+class HueyRevocations(_OfHuey):
     """Huey's revocations of tasks that are in no queue and in no schedule.
 
     Arguments: queue: the name that was given to Huey; expiring: whether it is one of Huey's
@@ -68,13 +101,12 @@ class HueyRevocations(Rule):
     """
 
     name = "huey.revocations"
-    owner = "Huey"
-    versions = "Huey 2.5 to 3.5"
     finds = "Revocations of tasks that are in no queue and no schedule."
 
-    def __init__(self, queue: str, *, expiring: bool = False, gap: Duration = _DAY) -> None:
+    def __init__(self, queue: str, *, expiring: bool = False, gap: Duration = DAY) -> None:
         name = re.sub("[^A-Za-z0-9_]", "", queue)
         self.certainty = seen_twice(gap)
+        self._name, self._options = queue, {"expiring": True} if expiring else {}
         self._prefix = f"huey.r.{name}.".encode() if expiring else b""
         self.where = (
             keys(f"huey.r.{name}.r:*", "string")
@@ -110,7 +142,7 @@ class HueyRevocations(Rule):
         return Garbage((Removal(item.key, kind, item.member or b""),), _digest(value))
 
 
-class HueyResults(Rule):
+class HueyResults(_OfHuey):
     """Results of Huey's tasks that nobody has fetched for long.
 
     Arguments: queue: the name that was given to Huey; retention: for how long a result must have
@@ -119,15 +151,19 @@ class HueyResults(Rule):
     """
 
     name = "huey.results"
-    owner = "Huey"
-    versions = HueyRevocations.versions
     finds = "Results of tasks that nobody has fetched for long."
     can_undo = False
 
     def __init__(self, queue: str, retention: Duration) -> None:
         self.certainty = seen_twice(retention)
         name = re.sub("[^A-Za-z0-9_]", "", queue)
-        self.where = members(f"huey.results.{name}", "hash")
+        self.where, self._name = members(f"huey.results.{name}", "hash"), queue
+        self._options = {"retention": Declared("RETENTION", self.certainty.gap)}
+
+    @classmethod
+    def surveyed(cls, told: Mapping[str, Any]) -> Sequence[Rule]:
+        """Return the rule of a queue that a key has told, unless its results end by themselves."""
+        return [cls(told["queue"], 30 * DAY)] if told and "expiring" not in told else []
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a field by its name; one script compares the value, as others come all the time."""
@@ -154,10 +190,15 @@ class OrphanedWrites(Rule):
     owner = "LangGraph"
     versions = "langgraph-checkpoint-redis 0.5"
     finds = "Writes whose checkpoint is gone."
+    asked = ({},)
 
-    def __init__(self, gap: Duration = _DAY, of_type: Any = "ReJSON-RL") -> None:
+    def __init__(self, gap: Duration = DAY, of_type: Any = "ReJSON-RL") -> None:
         self.certainty = seen_twice(gap)
         self.where = keys("checkpoint_write:*", of_type)
+
+    def offer(self) -> Offer:
+        """Offer the job of LangGraph."""
+        return Offer(call(LangGraphLeftovers, CLIENT))
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a write: neither its checkpoint nor its thread's shallow one is there."""
@@ -248,7 +289,7 @@ class HueyLeftovers(Leftovers):
         queue: str,
         *,
         expiring: bool = False,
-        gap: Duration = _DAY,
+        gap: Duration = DAY,
         retention: Duration | None = None,
         name: str = "huey_leftovers",
         **options: Any,
@@ -269,7 +310,7 @@ class LangGraphLeftovers(Leftovers):
         self,
         client: Any,
         *,
-        gap: Duration = _DAY,
+        gap: Duration = DAY,
         name: str = "langgraph_leftovers",
         **options: Any,
     ) -> None:

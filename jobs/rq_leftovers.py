@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.jobs.leftovers import (
+    CLIENT,
     DECLARED,
     LIVE,
+    Declared,
     Garbage,
     Item,
     Leftovers,
+    Offer,
     Removal,
     Rule,
     Unknown,
     Verdicts,
+    call,
     key_removed,
     keys,
     literally,
@@ -24,6 +29,7 @@ from workstealing.jobs.leftovers import (
     members,
     seen_twice,
 )
+from workstealing.jobs.leftovers.offer import DAY
 
 __all__ = [
     "DeadWorkers",
@@ -41,7 +47,26 @@ _FORMATS = ("%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ")
 _HOUR = 3_600.0
 
 
-class GhostJobs(Rule):
+class _OfRq(Rule):
+    """The part that the rules of RQ share."""
+
+    owner = "RQ"
+    versions = VERSIONS
+    asked: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
+    _prefix: bytes
+    _retention: float
+
+    def offer(self) -> Offer:
+        """Offer the job of RQ, with the prefix of its keys and the retention of this rule."""
+        options: dict[str, Any] = {}
+        if self._prefix != PREFIX.encode():
+            options["prefix"] = self._prefix.decode()
+        if hasattr(self, "_retention"):
+            options["retention"] = Declared("RETENTION", self._retention)
+        return Offer(call(RqLeftovers, CLIENT, **options))
+
+
+class GhostJobs(_OfRq):
     """Hashes of jobs that hold a heartbeat and nothing else.
 
     Arguments: gap: between the two sightings, in seconds or as a timedelta; prefix: of RQ's keys
@@ -53,13 +78,11 @@ class GhostJobs(Rule):
     """
 
     name = "rq.ghosts"
-    owner = "RQ"
-    versions = VERSIONS
     finds = "Hashes of deleted jobs that a worker's last heartbeat has made anew."
 
     def __init__(self, gap: Duration = _HOUR, prefix: str = PREFIX) -> None:
         self.certainty = seen_twice(gap)
-        self.where = keys(f"{literally(prefix)}:job:*", "hash")
+        self.where, self._prefix = keys(f"{literally(prefix)}:job:*", "hash"), prefix.encode()
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a hash by the names of its fields."""
@@ -74,7 +97,7 @@ class GhostJobs(Rule):
         return key_removed(item.key, heartbeat) if _time_of(heartbeat) < item.now else LIVE
 
 
-class EndedJobs(Rule):
+class EndedJobs(_OfRq):
     """Jobs that were cancelled, or have failed, longer ago than a retention.
 
     Arguments: status: "canceled" or "failed" (also those that were stopped: they are in the same
@@ -85,7 +108,11 @@ class EndedJobs(Rule):
     with a rate limit (RQ 3).
     """
 
-    owner, versions, certainty = "RQ", VERSIONS, DECLARED
+    certainty = DECLARED
+    asked = (
+        {"status": "canceled", "retention": 30 * DAY},
+        {"status": "failed", "retention": 30 * DAY},
+    )
 
     def __init__(self, status: str, retention: Duration, prefix: str = PREFIX) -> None:
         self.name, self._status, self._prefix = f"rq.{status}", status, prefix.encode()
@@ -117,7 +144,7 @@ class EndedJobs(Rule):
         return Garbage((*whole, Removal(item.key, "zset", item.member or b"")))
 
 
-class StrandedJobs(Rule):
+class StrandedJobs(_OfRq):
     """Failed jobs without a place in the registry of failed ones, longer ago than a retention.
 
     Arguments: retention: in seconds or as a timedelta; gap: between the two sightings; prefix: of
@@ -129,9 +156,8 @@ class StrandedJobs(Rule):
     """
 
     name = "rq.stranded"
-    owner = "RQ"
-    versions = VERSIONS
     finds = "Failed jobs that are in no registry, since a process died that queued them again."
+    asked = ({"retention": 30 * DAY},)
 
     def __init__(self, retention: Duration, gap: Duration = _HOUR, prefix: str = PREFIX) -> None:
         self.certainty = seen_twice(gap)
@@ -166,7 +192,7 @@ class StrandedJobs(Rule):
         return Garbage(whole, b"%f" % since)
 
 
-class DeadWorkers(Rule):
+class DeadWorkers(_OfRq):
     """Names of workers whose hashes have ended.
 
     Arguments: gap: between the two sightings, in seconds or as a timedelta; prefix: of RQ's keys.
@@ -178,13 +204,11 @@ class DeadWorkers(Rule):
     """
 
     name = "rq.dead_workers"
-    owner = "RQ"
-    versions = VERSIONS
     finds = "Names of workers in registries, whose own hashes have ended."
 
     def __init__(self, gap: Duration = _HOUR, prefix: str = PREFIX) -> None:
         self.certainty = seen_twice(gap)
-        self.where = members(f"{literally(prefix)}:workers*", "set")
+        self.where, self._prefix = members(f"{literally(prefix)}:workers*", "set"), prefix.encode()
         self._all, self._worker = f"{prefix}:workers".encode(), f"{prefix}:worker:".encode()
 
     def verdict(self, item: Item) -> Verdicts:
@@ -198,7 +222,7 @@ class DeadWorkers(Rule):
         return LIVE if there else member_removed(item.key, "set", item.member, b"no hash")
 
 
-class WorkersWithoutBirth(Rule):
+class WorkersWithoutBirth(_OfRq):
     """Hashes of workers that were written to after they had ended, before RQ 2.9.
 
     Arguments: gap: between the two sightings, in seconds or as a timedelta; prefix: of RQ's keys.
@@ -208,13 +232,11 @@ class WorkersWithoutBirth(Rule):
     """
 
     name = "rq.workers_without_birth"
-    owner = "RQ"
-    versions = VERSIONS
     finds = "Hashes of workers that have no birth and no time to live."
 
     def __init__(self, gap: Duration = _HOUR, prefix: str = PREFIX) -> None:
         self.certainty = seen_twice(gap)
-        self.where = keys(f"{literally(prefix)}:worker:*", "hash")
+        self.where, self._prefix = keys(f"{literally(prefix)}:worker:*", "hash"), prefix.encode()
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a hash: a live worker's has a birth and a time to live, and changes."""
@@ -230,7 +252,7 @@ class WorkersWithoutBirth(Rule):
         return key_removed(item.key, b"%d:%b" % (size, beat or b""))
 
 
-class OrphanedResults(Rule):
+class OrphanedResults(_OfRq):
     """Streams of results whose jobs are gone; RQ 2 leaves them when a job is deleted.
 
     Arguments: gap: between the two sightings, in seconds or as a timedelta; prefix: of RQ's keys.
@@ -240,13 +262,11 @@ class OrphanedResults(Rule):
     """
 
     name = "rq.results"
-    owner = "RQ"
-    versions = VERSIONS
     finds = "Streams of results without a time to live, whose jobs are gone."
 
     def __init__(self, gap: Duration = _HOUR, prefix: str = PREFIX) -> None:
         self.certainty = seen_twice(gap)
-        self.where = keys(f"{literally(prefix)}:results:*", "stream")
+        self.where, self._prefix = keys(f"{literally(prefix)}:results:*", "stream"), prefix.encode()
         self._job, self._results = f"{prefix}:job:".encode(), f"{prefix}:results:".encode()
 
     def verdict(self, item: Item) -> Verdicts:

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import abc
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.jobs.leftovers import (
+    CLIENT,
     DECLARED,
     LIVE,
+    PATTERN,
     Counting,
+    Declared,
     Garbage,
     Item,
     Leftovers,
+    Offer,
     Parts,
     Rule,
     Unknown,
     Verdicts,
+    call,
     exactly,
     keys,
     look,
     seen_twice,
 )
+from workstealing.jobs.leftovers.offer import DAY
 from workstealing.jobs.leftovers.rule import Looks
 from workstealing.store.connection import Command
 from workstealing.store.operations import Operation
@@ -46,7 +53,25 @@ _COUNTED = 500
 _YEAR_2000_MS, _FUTURE_MS = 946_684_800_000, 366 * 86_400_000
 
 
-class AcknowledgedEntries(Rule):
+class _OfStreams(Rule):
+    """The part that the rules of streams share: a survey asks them for every stream."""
+
+    owner = "streams"
+    versions = VERSIONS
+    certainty = DECLARED
+    counted_in = "entries"
+    asked = ({"pattern": "*"},)
+
+    def offer(self) -> Offer:
+        """Offer a job on the streams of a family."""
+        return self._offer()
+
+    def _offer(self, *, strangers: bool = False, sized: bool = True, **options: Any) -> Offer:
+        job = call(StreamLeftovers, CLIENT, PATTERN, **options)
+        return Offer(job, strangers=strangers, sized=sized)
+
+
+class AcknowledgedEntries(_OfStreams):
     """Entries of streams that every group has been given, and has acknowledged.
 
     Arguments: pattern: of the streams' names; groups: the least number of groups; a stream with
@@ -60,17 +85,17 @@ class AcknowledgedEntries(Rule):
     of a group break no WATCH.
     """
 
-    owner = "streams"
-    versions = VERSIONS
     finds = "Entries of streams that every group has acknowledged."
-    certainty = DECLARED
     can_undo = False
-    counted_in = "entries"
 
     def __init__(
         self, pattern: str | bytes, groups: int = 1, name: str = "streams.acknowledged"
     ) -> None:
         self.name, self.where, self._groups = name, keys(pattern, "stream"), max(1, groups)
+
+    def offer(self) -> Offer:
+        """Offer a job on the streams of a family."""
+        return self._offer(groups=self._groups) if self._groups > 1 else self._offer()
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a stream: it has garbage if its first entry is needed by no group."""
@@ -97,7 +122,41 @@ class AcknowledgedEntries(Rule):
         return (yield from _acknowledged(item.key))
 
 
-class IdleConsumers(Rule):
+class _OfConsumers(_OfStreams):
+    """The part that the rules of consumers share that have asked for nothing for long.
+
+    Arguments: pattern; idle; name: by default the class's own; most: see `IdleConsumers`.
+    """
+
+    def __init__(
+        self,
+        pattern: str | bytes,
+        idle: Duration,
+        name: str | None = None,
+        most: int = _MOST_CONSUMERS,
+    ) -> None:
+        self.name, self.where = name or type(self).name, keys(pattern, "stream")
+        self._idle, self._most = int(1000 * seconds_of(idle, "idle", 1.0)), most
+
+    def verdict(self, item: Item) -> Verdicts:
+        """Judge a stream by its consumers, if there are not too many to look at."""
+        (groups,) = yield look(("XINFO", "GROUPS", item.key))
+        about = [_as_dict(each) for each in groups]
+        unknown = _too_many(about, self._most)
+        return (yield from self._judged(item, about)) if unknown is None else unknown
+
+    @abc.abstractmethod
+    def _judged(self, item: Item, about: Sequence[Mapping[bytes, Any]]) -> Verdicts:
+        """Judge a stream. Arguments: item; about: what the server says of its groups."""
+
+    def offer(self) -> Offer:
+        """Offer a job on the streams of a family, for the time that the user declares."""
+        # Consumers lie beside the entries, and nothing tells how many bytes they take.
+        is_sized = self.counted_in == "entries"
+        return self._offer(sized=is_sized, idle=Declared("LONGEST_IDLE", self._idle / 1000))
+
+
+class IdleConsumers(_OfConsumers):
     """Consumers without pending entries that have asked for nothing for long.
 
     Arguments: pattern: of the streams' names; idle: for how long, in seconds or as a timedelta;
@@ -107,29 +166,13 @@ class IdleConsumers(Rule):
     asks again.
     """
 
-    owner = "streams"
-    versions = VERSIONS
+    name = "streams.idle_consumers"
     finds = "Consumers of streams that are idle for long and have nothing pending."
-    certainty = DECLARED
     can_undo = False
     counted_in = "consumers"
+    asked = ({"pattern": "*", "idle": 7 * DAY},)
 
-    def __init__(
-        self,
-        pattern: str | bytes,
-        idle: Duration,
-        name: str = "streams.idle_consumers",
-        most: int = _MOST_CONSUMERS,
-    ) -> None:
-        self.name, self.where, self._most = name, keys(pattern, "stream"), most
-        self._idle = int(1000 * seconds_of(idle, "idle", 1.0))
-
-    def verdict(self, item: Item) -> Verdicts:
-        """Judge a stream: it has garbage if one of its groups has such a consumer."""
-        (groups,) = yield look(("XINFO", "GROUPS", item.key))
-        about = [_as_dict(each) for each in groups]
-        if len(about) > _MOST_GROUPS or sum(each[b"consumers"] for each in about) > self._most:
-            return _too_many(self._most)
+    def _judged(self, item: Item, about: Sequence[Mapping[bytes, Any]]) -> Verdicts:
         some = [each[b"name"] for each in about if each[b"consumers"]]
         listed = yield look(*(("XINFO", "CONSUMERS", item.key, each) for each in some))
         for name, consumers in zip(some, listed, strict=True):
@@ -148,7 +191,7 @@ class IdleConsumers(Rule):
         return exactly(len(idle), len(consumers))
 
 
-class AbandonedEntries(Rule):
+class AbandonedEntries(_OfConsumers):
     """Entries that consumers have pending who have asked for nothing for long: only reported.
 
     Arguments: pattern: of the streams' names; idle: for how long, in seconds or as a timedelta;
@@ -157,29 +200,12 @@ class AbandonedEntries(Rule):
     nothing is removed: XAUTOCLAIM gives them to another one.
     """
 
-    owner = "streams"
-    versions = VERSIONS
+    name = "streams.abandoned"
     finds = "Entries pending for consumers that have asked for nothing for long: XAUTOCLAIM's work."
-    certainty = DECLARED
     reports_only = True
-    counted_in = "entries"
+    asked = ({"pattern": "*", "idle": 3_600.0},)
 
-    def __init__(
-        self,
-        pattern: str | bytes,
-        idle: Duration,
-        name: str = "streams.abandoned",
-        most: int = _MOST_CONSUMERS,
-    ) -> None:
-        self.name, self.where, self._most = name, keys(pattern, "stream"), most
-        self._idle = int(1000 * seconds_of(idle, "idle", 1.0))
-
-    def verdict(self, item: Item) -> Verdicts:
-        """Judge a stream: it counts if such a consumer has something pending."""
-        (groups,) = yield look(("XINFO", "GROUPS", item.key))
-        about = [_as_dict(each) for each in groups]
-        if len(about) > _MOST_GROUPS or sum(each[b"consumers"] for each in about) > self._most:
-            return _too_many(self._most)
+    def _judged(self, item: Item, about: Sequence[Mapping[bytes, Any]]) -> Verdicts:
         if not any(each[b"pending"] for each in about):
             return LIVE
         count, *_ = yield from self.parts(item)
@@ -192,7 +218,7 @@ class AbandonedEntries(Rule):
         return exactly(sum(held), sum(each[b"pending"] for each in consumers))
 
 
-class UnreadGroups(Rule):
+class UnreadGroups(_OfStreams):
     """Groups that nobody reads, and that keep a stream's entries from being removed: only reported.
 
     Arguments: pattern: of the streams' names; idle: for how long nobody has asked, in seconds or as
@@ -201,11 +227,10 @@ class UnreadGroups(Rule):
     DESTROY is yours to send.
     """
 
-    owner = "streams"
-    versions = VERSIONS
     finds = "Streams with a group that nobody reads, and that keeps their entries."
     reports_only = True
     counted_in = "streams"
+    asked = ({"pattern": "*", "idle": 7 * DAY},)
 
     def __init__(
         self, pattern: str | bytes, idle: Duration, name: str = "streams.unread_groups"
@@ -214,14 +239,18 @@ class UnreadGroups(Rule):
         self.certainty = seen_twice(idle)
         self._idle = int(1000 * self.certainty.gap)
 
+    def offer(self) -> Offer:
+        """Offer a job on the streams of a family, for the time that the user declares."""
+        return self._offer(idle=Declared("LONGEST_IDLE", self.certainty.gap))
+
     def verdict(self, item: Item) -> Verdicts:
         """Judge a stream: it counts if one of its groups has something to read, and no reader."""
         groups, last = yield look(
             ("XINFO", "GROUPS", item.key), ("XREVRANGE", item.key, "+", "-", "COUNT", 1)
         )
         about = [_as_dict(each) for each in groups]
-        if len(about) > _MOST_GROUPS or sum(each[b"consumers"] for each in about) > _MOST_CONSUMERS:
-            return _too_many(_MOST_CONSUMERS)
+        if unknown := _too_many(about, _MOST_CONSUMERS):
+            return unknown
         newest = _number(last[0][0]) if last else (0, 0)
         behind = [
             each
@@ -237,7 +266,7 @@ class UnreadGroups(Rule):
         return Garbage((), hashlib.sha256(b"\0".join(unread)).digest()) if unread else LIVE
 
 
-class EntriesBeyond(Rule):
+class EntriesBeyond(_OfStreams):
     """Entries of streams beyond a bound that you declare, read or unread, as MAXLEN removes them.
 
     Arguments: pattern: of the streams' names; most: the entries that stay at most; age: after which
@@ -246,12 +275,10 @@ class EntriesBeyond(Rule):
     no time of this century is unknown.
     """
 
-    owner = "streams"
     versions = "any stream"
     finds = "Entries of streams beyond a declared number or age."
-    certainty = DECLARED
     can_undo = False
-    counted_in = "entries"
+    asked = ({"pattern": "*", "most": 100_000},)
 
     def __init__(
         self,
@@ -269,6 +296,13 @@ class EntriesBeyond(Rule):
         self.name, self.where = name, keys(pattern, "stream")
         self._most = -1 if most is None else most
         self._age = -1 if age is None else int(1000 * seconds_of(age, "age", 1.0))
+
+    def offer(self) -> Offer:
+        """Offer a job on the streams of a family of nobody that is known."""
+        most, age = Declared("MOST_ENTRIES", self._most), Declared("OLDEST_AGE", self._age / 1000)
+        bounds = {"most": most, "age": age}
+        given: dict[str, Any] = {n: each for n, each in bounds.items() if each.assumed >= 0}
+        return self._offer(strangers=True, **given)
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a stream: it has garbage if it is too long, or its first entry too old."""
@@ -325,7 +359,10 @@ class StreamLeftovers(Leftovers):
         super().__init__(client, rules, name=name, limit=limit, **options)
 
 
-def _too_many(most: int) -> Unknown:
+def _too_many(about: Sequence[Mapping[bytes, Any]], most: int) -> Unknown | None:
+    """Return the verdict if a stream has more groups, or consumers, than a rule looks at."""
+    if len(about) <= _MOST_GROUPS and sum(each[b"consumers"] for each in about) <= most:
+        return None
     return Unknown(f"it has more than {_MOST_GROUPS:,} groups, or {most:,} consumers in them")
 
 

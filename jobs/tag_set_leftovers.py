@@ -6,13 +6,17 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from workstealing.jobs.leftovers import (
+    CLIENT,
     DECLARED,
     LIVE,
+    PATTERN,
     PROVED,
     Item,
     Leftovers,
+    Offer,
     Rule,
     Verdicts,
+    call,
     look,
     member_removed,
     members,
@@ -40,6 +44,7 @@ class DeadTags(Rule):
     owner = "tag sets"
     versions = "cacheops 7.0 to 7.2, and any set of key names"
     finds = "Members of tag sets whose keys are gone."
+    asked = ({},)
 
     def __init__(
         self,
@@ -54,6 +59,13 @@ class DeadTags(Rule):
         self.where = members(pattern, of_type)
         self._type = of_type
         self._key_of = key_of
+
+    def offer(self) -> Offer:
+        """Offer a job on the tag sets of a family."""
+        if self._key_of is not None:
+            return super().offer()
+        options = {} if self._type == "set" else {"of_type": self._type}
+        return Offer(call(TagSetLeftovers, CLIENT, PATTERN, **options))
 
     def verdict(self, item: Item) -> Verdicts:
         """Judge a member: it is dead if the key that it names is not there."""

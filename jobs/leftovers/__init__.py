@@ -1,6 +1,7 @@
 """The garbage that other programs leave: rules that recognise it, and the job that removes it."""
 
 from workstealing.jobs.leftovers.job import Leftovers
+from workstealing.jobs.leftovers.offer import CLIENT, PATTERN, Call, Declared, Offer, call
 from workstealing.jobs.leftovers.rule import (
     DECLARED,
     LIVE,
@@ -28,22 +29,28 @@ from workstealing.jobs.leftovers.rule import (
 )
 
 __all__ = [
+    "CLIENT",
     "DECLARED",
     "LIVE",
+    "PATTERN",
     "PROVED",
     "Basis",
+    "Call",
     "Certainty",
     "Counting",
+    "Declared",
     "Garbage",
     "Item",
     "Leftovers",
     "Look",
+    "Offer",
     "Parts",
     "Removal",
     "Rule",
     "Unknown",
     "Verdicts",
     "Where",
+    "call",
     "exactly",
     "key_removed",
     "keys",

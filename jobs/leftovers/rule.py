@@ -1,7 +1,7 @@
 """Rules: how the garbage of one owner, another program, is recognised and removed.
 
 A rule is written once. The survey asks it while it reads, a job asks it a slice at a time, and a
-Spark sweep asks it for all items at once.
+Spark sweep asks it for all items at once. It says itself how the survey offers its job.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import enum
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
+from workstealing.jobs.leftovers.offer import CLIENT, Call, Offer, call
 from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation
@@ -253,6 +254,41 @@ class Rule(abc.ABC):
 
     counted_in: ClassVar[str] = ""
     """The things that are counted, where they are not the items themselves: "entries"."""
+
+    asked: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    """The arguments of each rule of this class that every survey asks: ``({},)``: one without."""
+
+    _made: Call
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *values: Any, **options: Any) -> Self:
+            """Make a rule that knows by which call."""
+            made = super().__new__(cls)
+            made._made = Call(cls, values, options)
+            return made
+
+    @staticmethod
+    def tells(key: bytes) -> Mapping[str, Any] | None:  # noqa: ARG004 - for those that learn
+        """Learn further arguments from a key's name, such as the owner's prefix; by default none.
+
+        A survey asks it for each key: it returns None for almost all of them, and at once.
+        """
+        return None
+
+    @classmethod
+    def surveyed(cls, told: Mapping[str, Any]) -> Sequence[Rule]:
+        """Return the rules of this class that a survey asks.
+
+        Arguments: told: empty at first, and then each finding of `tells`.
+        """
+        return [cls(**each, **told) for each in cls.asked]
+
+    def offer(self) -> Offer:
+        """Say how the survey offers the job that removes this garbage: by default, of this rule."""
+        from workstealing.jobs.leftovers.job import Leftovers
+
+        return Offer(call(Leftovers, CLIENT, [self._made]))
 
     @property
     def unit(self) -> str:

@@ -55,7 +55,7 @@ from workstealing.structures import (
     TrackedSet,
     VolatileHashes,
 )
-from workstealing.survey import Survey, garbage, report_of
+from workstealing.survey import Survey, report_of
 
 DAY = 86_400.0
 LATE_MS = 7_200_000
@@ -224,7 +224,7 @@ def removed(job: Leftovers, limit: int) -> int:
 @pytest.mark.parametrize("name", CASES)
 def test_all_count_alike(name: str, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     case, client = CASES[name], redis7.client(protocol=2)
-    monkeypatch.setattr(garbage, "MOST_ENTRIES", 60)
+    monkeypatch.setattr(EntriesBeyond, "asked", ({"pattern": "*", "most": 60},))
     rule = case.rule()
     planted = case.fill(client)
     if case.in_survey:

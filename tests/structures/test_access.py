@@ -138,7 +138,8 @@ NAMES_ONLY = {
     "cli/demo/web.py": None,
     "dashboard/views.py": {"GET"},
     "testing/refuting.py": None,
-    "survey/report.py": {"TTL"},
+    "jobs/family_leftovers.py": {"TTL"},
+    "jobs/leftovers/__init__.py": {"CLIENT|DECLARED"},
     "survey/surveying.py": {"MEMORY", "OBJECT"},
 }
 # These jobs talk to a SQL database alone, so no rule of Redis is theirs.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.servers import RedisServer
+from workstealing.jobs.stream_leftovers import AbandonedEntries
 from workstealing.survey import Survey, report_of
 from workstealing.survey.report import OWN_KEYS, ways
 
@@ -190,9 +191,7 @@ def test_tag_sets_that_nobody_knows_are_hinted_at(redis7: RedisServer) -> None:
 def test_entries_of_dead_consumers_are_hinted_at(
     redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workstealing.survey import garbage
-
-    monkeypatch.setattr(garbage, "ABANDONED_SECONDS", 1.0)
+    monkeypatch.setattr(AbandonedEntries, "asked", ({"pattern": "*", "idle": 1.0},))
     client = redis7.client(protocol=2)
     client.xgroup_create("orders", "mailers", id="0", mkstream=True)
     for number in range(50):

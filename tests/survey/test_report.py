@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from typing import Any
 
@@ -20,7 +19,6 @@ from workstealing.jobs.leftovers.job import PAGES_A_SLICE
 from workstealing.jobs.leftovers.walk import KEYS_A_PAGE
 from workstealing.recruiting import Slice
 from workstealing.survey import Survey, report_of
-from workstealing.survey.garbage import MOST_ENTRIES, offers, offers_of_huey, offers_of_kombu
 from workstealing.survey.report import plan
 
 TRAFFIC = 100.0
@@ -83,24 +81,26 @@ def test_a_smaller_limit_takes_more_slices() -> None:
 
 def test_each_line_makes_the_job_by_which_it_is_planned() -> None:
     client = redis.Redis()
-    calls = {
-        each.job.text("conj:x"): each.job
-        for each in (
-            *offers(),
-            *offers_of_kombu(""),
-            *offers_of_kombu("it's"),
-            *offers_of_huey("shop", expiring=True),
-            *offers_of_huey("shop", expiring=False),
-        )
-    }
+    judges = Survey(client).judges
+    for key in (
+        f"it's{uuid.UUID(int=1)}.reply.celery.pidbox",
+        "huey.r.mail.r:1",
+        "huey.redis.shop",
+    ):
+        judges.notice(key.encode())
+    calls = {each.offer.job.text("conj:x"): each.offer.job for each in judges.asked.values()}
     assert len(calls) > 12
     assert 'CeleryLeftovers(client, prefix="it\'s", wait=<LONGEST_WAIT>)' in calls
+    assert "HueyLeftovers(client, 'mail', expiring=True)" in calls
+    assert "HueyLeftovers(client, 'shop', retention=<RETENTION>)" in calls
     assert "Leftovers(client, [OldScores('conj:x', window=<WINDOW>, unit='seconds')])" in calls
     known = {**vars(jobs), "OldScores": OldScores, "client": client}
     for line, call in calls.items():
         # A user replaces what stands in <> by seconds, or by a number of entries.
-        written = line.replace("<MOST_ENTRIES>", str(MOST_ENTRIES))
-        of_user = eval(re.sub(r"<[A-Z_]+>", "86400", written), known)
+        written = line
+        for _, each in call.declared():
+            written = written.replace(f"<{each.name}>", repr(each.assumed))
+        of_user = eval(written, known)
         planned = call.result(client, "conj:x")
         assert type(of_user) is type(planned)
         assert planned.limit == of_user.limit

@@ -19,6 +19,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError
 from workstealing.jobs.leftovers.judging import Judging
+from workstealing.jobs.stream_leftovers import EntriesBeyond
 from workstealing.survey import Progress, Survey, report_of
 from workstealing.survey.garbage import Judges
 from workstealing.survey.scanning import LONGEST_BATCH, paced
@@ -194,11 +195,7 @@ def test_the_rules_of_libraries_are_asked(redis8: AnyServer) -> None:
 def test_an_endless_stream_is_bounded_if_a_user_says_so(
     redis8: AnyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workstealing.jobs.stream_leftovers import EntriesBeyond
-    from workstealing.survey import garbage
-
-    monkeypatch.setattr(garbage, "MOST_ENTRIES", 60)
-    assert EntriesBeyond("*", most=60).name == "streams.beyond"
+    monkeypatch.setattr(EntriesBeyond, "asked", ({"pattern": "*", "most": 60},))
     client = redis8.client()
     for number in range(100):
         client.xadd("events", {"n": number})

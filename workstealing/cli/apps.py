@@ -51,13 +51,32 @@ def load_app(name: str | None) -> Recruiter:
         raise ConfigurationError(
             f"no recruiter was named: give --app package.module:recruiter, or set {VARIABLE}"
         )
-    module_name, colon, path = name.partition(":")
-    if not all(part.isidentifier() for part in module_name.split(".")) or (colon and not path):
-        raise ConfigurationError(f"--app {name!r} is malformed: expected package.module:recruiter")
     with application_prints_to_stderr():
-        recruiter = _recruiter(_module(module_name), path or _DEFAULT_ATTRIBUTE, name)
+        recruiter = _recruiter(found_at(name, "--app", _DEFAULT_ATTRIBUTE), name)
         _open_django_caches()
         return recruiter
+
+
+def found_at(name: str, option: str, attribute: str) -> Any:
+    """Return an object of a module that an option names.
+
+    Arguments: name: "package.module:name"; the second half may be dotted; option: for the error;
+    attribute: the name where there is none. Raises: ConfigurationError.
+    """
+    module_name, colon, path = name.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")) or (colon and not path):
+        raise ConfigurationError(
+            f"{option} {name!r} is malformed: expected package.module:{attribute}"
+        )
+    found = _module(module_name)
+    for part in (path or attribute).removesuffix("()").split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigurationError(
+                f"{option} {name!r}: {getattr(found, '__name__', found)!s} has no {part!r}"
+            ) from None
+    return found
 
 
 def _open_django_caches() -> None:
@@ -105,15 +124,7 @@ def _module(name: str) -> Any:
         raise ConfigurationError(f"importing {name!r} failed: {_said(error)}") from error
 
 
-def _recruiter(module: Any, path: str, name: str) -> Recruiter:
-    found = module
-    for part in path.removesuffix("()").split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise ConfigurationError(
-                f"--app {name!r}: {getattr(found, '__name__', found)!s} has no {part!r}"
-            ) from None
+def _recruiter(found: Any, name: str) -> Recruiter:
     if callable(found) and not isinstance(found, Recruiter):
         try:
             found = found()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workstealing.cli.apps import application_prints_to_stderr, found_at
 from workstealing.cli.clients import FAULTS, add_url_option, client_at, said
 from workstealing.cli.output import (
     add_json_option,
@@ -69,6 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " %(default)g/s)",
     )
     parser.add_argument(
+        "--rules",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="ask these rules of yours, too: a rule, a list of them, or a function that returns"
+        " them; without :NAME it is called rules (repeatable; modules of the current folder come"
+        " first)",
+    )
+    parser.add_argument(
         "--rows",
         type=at_least(1, "rows"),
         default=ROWS,
@@ -98,6 +108,7 @@ def share(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Survey, and print the result. Returns: 0. Raises: WorkStealingError."""
     from workstealing.survey.report import report_of
+    from workstealing.survey.rules import rules_in
     from workstealing.survey.surveying import Survey
 
     if not options.traffic:
@@ -105,10 +116,21 @@ def run(options: argparse.Namespace) -> int:
     for path in (options.html, options.resume):
         if path is not None and not path.absolute().parent.is_dir():
             raise ConfigurationError(f"the folder of {str(path)!r} is not there: make it first")
+    with application_prints_to_stderr():
+        rules = [
+            rule
+            for name in options.rules
+            for rule in rules_in(found_at(name, "--rules", "rules"), name)
+        ]
     client = _client(options)
     with progress_bar() as tell:
         survey = Survey(
-            client, load=options.load, share=options.sample, path=options.resume, progress=tell
+            client,
+            load=options.load,
+            share=options.sample,
+            rules=rules,
+            path=options.resume,
+            progress=tell,
         )
         try:
             if options.replica is not None:

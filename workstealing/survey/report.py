@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.jobs.family_leftovers import FamilyLeftovers
-from workstealing.jobs.leftovers import Basis, Leftovers
+from workstealing.jobs.family_leftovers import KeysWithoutTtl
+from workstealing.jobs.leftovers import Basis, Call, Leftovers
 from workstealing.jobs.leftovers.job import PAGES_A_SLICE
 from workstealing.jobs.leftovers.walk import KEYS_A_PAGE
-from workstealing.jobs.tag_set_leftovers import TagSetLeftovers
+from workstealing.jobs.tag_set_leftovers import DeadTags
 from workstealing.recruiting.forecast import (
     HIGHEST_UTILISATION,
     choose_rate_at_random,
@@ -24,17 +24,7 @@ from workstealing.recruiting.forecast import (
 )
 from workstealing.recruiting.job import counted
 from workstealing.survey.families import NAMES, Family, pattern_of, shown
-from workstealing.survey.garbage import (
-    CERTAIN,
-    CLIENT,
-    DECLARED,
-    ENDLESS,
-    LIKELY,
-    PATTERN,
-    REPORTED,
-    Call,
-    Declared,
-)
+from workstealing.survey.garbage import CERTAIN, DECLARED, ENDLESS, LIKELY, REPORTED
 from workstealing.survey.owners import CERTAIN as SURE
 from workstealing.survey.owners import OWN, UNKNOWN, certainty_of
 from workstealing.survey.sizing import Estimate, Finding, total_of
@@ -46,7 +36,7 @@ FORMAT = 2
 NONE = "none"
 _KEYS_A_SLICE = KEYS_A_PAGE * PAGES_A_SLICE
 _RATE = re.compile(r", rate=[\d.e-]+\)$")
-_TIME_TO_LIVE = Call(FamilyLeftovers, CLIENT, PATTERN, ttl=Declared("TTL"))
+_TIME_TO_LIVE = KeysWithoutTtl("*")
 # A backlog is taken for the garbage of so long. It is to be gone in a day, or in minutes if that
 # takes no more than a small rate.
 _CAME_IN, _GONE_IN, _LAG = 30 * 86_400.0, 86_400.0, 3_600.0
@@ -57,8 +47,6 @@ OWN_KEYS = "workstealing's own keys"
 _MAY_END = frozenset({"string", "hash", "set"})
 # Of so many members that were looked at, a part must be there and a part gone.
 _LEAST_TAGS = 16
-_DEAD_TAGS = Call(TagSetLeftovers, CLIENT, PATTERN)
-_DEAD_TAGS_IN_ZSETS = Call(TagSetLeftovers, CLIENT, PATTERN, of_type="zset")
 
 
 def report_of(survey: Survey, traffic: float) -> dict[str, Any]:
@@ -168,7 +156,8 @@ def _hints(survey: Survey) -> Iterator[dict[str, Any]]:
         there, looked = family.tags
         if looked < _LEAST_TAGS or not 0 < there < looked or _most(family.owners) != UNKNOWN:
             continue
-        call = _DEAD_TAGS_IN_ZSETS if "zset" in family.types else _DEAD_TAGS
+        tags = DeadTags("*", "zset" if "zset" in family.types else "set")
+        install = tags.offer().job.text(pattern_of(shape))
         yield {
             "family": shown(shape),
             "looked_at": looked,
@@ -178,7 +167,7 @@ def _hints(survey: Survey) -> Iterator[dict[str, Any]]:
                 f" not there, and {there:,} name keys that are: if these are tags, and their owner"
                 " writes key and member at once, a job removes the dead ones"
             ),
-            "install": f"recruiter.install({call.text(shape)}, rate={_SMALL_RATE:g})",
+            "install": f"recruiter.install({install}, rate={_SMALL_RATE:g})",
         }
 
 
@@ -233,21 +222,21 @@ def _oldest(family: Family) -> tuple[float | None, str | None]:
 def _finding(
     survey: Survey, name: str, shape: str, found: Finding, traffic: float
 ) -> dict[str, Any]:
-    offer = survey.judges.offers[name]
-    rule = offer.rule
+    asked = survey.judges.asked[name]
+    rule, offer = asked.rule, asked.offer
     gap = rule.certainty.gap if rule.certainty.basis is Basis.SEEN_TWICE else 0.0
     size = found.size.of(found.items)
     items = found.estimate
     if size.value and not items.is_exact:
         # The number of items is uncertain, too.
         size = _product(size, items)
-    job = offer.job.result(survey.client, shape)
+    job = offer.job.result(survey.client, pattern_of(shape))
     rate, seconds = _plan(survey, job, found.items, traffic, gap)
-    reports = offer.kind == REPORTED
+    reports = asked.kind == REPORTED
     return {
         "rule": rule.name,
         "finds": rule.finds,
-        "kind": offer.kind,
+        "kind": asked.kind,
         "declares": offer.declares,
         "versions": rule.versions,
         "unit": rule.unit,
@@ -285,15 +274,16 @@ def _ttl_offer(
         return
     size = family.bytes.of(family.keys)
     share = endless.value / family.keys
-    job = _TIME_TO_LIVE.result(survey.client, shape)
+    rule, call = _TIME_TO_LIVE, _TIME_TO_LIVE.offer().job
+    job = call.result(survey.client, pattern_of(shape))
     rate, seconds = _plan(survey, job, endless.value, traffic, 0.0)
     yield {
-        "rule": "families.without_ttl",
-        "finds": "Keys of a declared family without a time to live.",
+        "rule": rule.name,
+        "finds": rule.finds,
         "kind": ENDLESS,
         "declares": "ttl",
         "versions": "",
-        "unit": "keys",
+        "unit": rule.unit,
         "items": round(endless.value),
         "items_interval": [round(endless.low), round(endless.high)],
         "is_exact": endless.is_exact,
@@ -301,15 +291,16 @@ def _ttl_offer(
         "measured": family.bytes.measured,
         "unknown": 0,
         "why_unknown": "",
-        "install": _installed(_TIME_TO_LIVE, shape, rate),
-        "removes": _installed(_TIME_TO_LIVE, shape, rate, removes=True),
+        "install": _installed(call, shape, rate),
+        "removes": _installed(call, shape, rate, removes=True),
         "rate": rate,
         "seconds": seconds,
     }
 
 
 def _installed(job: Call, shape: str, rate: float, *, removes: bool = False) -> str:
-    return f"recruiter.install({job.text(shape, removes=removes)}, rate={min(1.0, rate):g})"
+    line = job.text(pattern_of(shape), removes=removes)
+    return f"recruiter.install({line}, rate={min(1.0, rate):g})"
 
 
 def _product(size: Estimate, items: Estimate) -> Estimate:

@@ -157,7 +157,7 @@ class Total:
 class Finding:
     """The garbage that one rule has found in one family.
 
-    Attributes: key: of the rule, in `Judges.offers`; items: how much garbage, in the rule's unit;
+    Attributes: key: of the rule, in `Judges.asked`; items: how much garbage, in the rule's unit;
     found: how often; size: of the garbage that was measured; unknown: how many items have a layout
     that the rule does not know, and why; is_exact: whether all items were judged and counted.
     """

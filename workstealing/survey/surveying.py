@@ -15,6 +15,7 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError
+from workstealing.jobs.leftovers import Rule
 from workstealing.store.connection import Command
 from workstealing.store.keys import to_bytes
 from workstealing.store.twin import Node, twin_of
@@ -22,11 +23,12 @@ from workstealing.survey.families import Families, Family
 from workstealing.survey.garbage import Judges
 from workstealing.survey.measuring import NESTED, SMALL_BYTES, Measurer, measuring
 from workstealing.survey.owners import OWN, PROOFS, KeyLayout, Owners, layout_of
+from workstealing.survey.rules import further_rules
 from workstealing.survey.scanning import BEGINNING, Reader, ServerFacts, refused
 from workstealing.survey.sizing import Finding
 
 LOAD = 0.05
-_STATE = 2
+_STATE = 3
 _SAVE_SECONDS = 2.0
 # Servers give their shared objects the greatest count that fits, of 29 to 31 bits.
 _SHARED = 1 << 24
@@ -51,8 +53,10 @@ class Survey:
 
     Arguments: client: a blocking client of redis-py or valkey-py; load: the share of each server's
     time that it may take, 0 < load <= 1; share: of the keys that are measured after the first 1,000
-    of a family, 0 < share <= 1, None: as many as an interval of +-5 % takes; path: of the file that
-    keeps the survey's state, None: nowhere; progress: is called now and then; random, clock.
+    of a family, 0 < share <= 1, None: as many as an interval of +-5 % takes; rules: of the caller,
+    which are asked beside the package's own and those of installed packages (entry points of the
+    group ``workstealing.rules``); path: of the file that keeps the survey's state, None: nowhere;
+    progress: is called now and then; random, clock.
 
     It sends reading commands alone. Raises: ConfigurationError.
     """
@@ -63,6 +67,7 @@ class Survey:
         *,
         load: float = LOAD,
         share: float | None = None,
+        rules: Sequence[Rule] = (),
         path: Path | None = None,
         progress: Callable[[Progress], None] | None = None,
         random: Callable[[], float] = random.random,
@@ -81,6 +86,7 @@ class Survey:
         self._twin = twin_of(client)
         self.reader = Reader(self._twin, load, sleep=sleep, monotonic=clock.monotonic)
         self._share, self._path = share, path
+        self._rules = further_rules(rules, self.reader.note)
         self._progress = progress or (lambda _: None)
         self._random, self._clock = random, clock
         self._save_seconds, self._saved = save_seconds, 0.0
@@ -92,7 +98,11 @@ class Survey:
         self.owners = Owners()
         self.measurer = Measurer(self.reader, self._random)
         self.judges = Judges(
-            self.reader, self.measurer, whole=self._share == 1.0, random=self._random
+            self.reader,
+            self.measurer,
+            whole=self._share == 1.0,
+            random=self._random,
+            rules=self._rules,
         )
         self.cursors: dict[Node, bytes | None] = dict.fromkeys(self._twin.nodes(), BEGINNING)
         self.facts: dict[Node, ServerFacts] = {}
@@ -340,7 +350,7 @@ class Survey:
             if owner == OWN:
                 continue
             known = self.families.of(shape).types
-            if self.judges.wants(key) or "stream" in known or "zset" in known:
+            if self.judges.wants(key) or not self.judges.types.isdisjoint(known):
                 wanted.append((key, owner))
         missing = [key for key, _ in wanted if key not in types]
         replies = self.reader.read(node, [("TYPE", each) for each in missing])
@@ -443,6 +453,7 @@ class Survey:
             "state": _STATE,
             "of": self._identity(),
             "share": self._share,
+            "rules": [each.name for each in self._rules],
             "seconds": self.seconds,
             "cost": [self.reader.seconds, self.reader.commands, self.reader.longest],
             "cursors": [
@@ -501,6 +512,11 @@ class Survey:
                 f"the state in {str(self._path)!r} is of a survey with another --sample: give the"
                 " same one, or another file"
             )
+        if state["rules"] != [each.name for each in self._rules]:
+            raise ConfigurationError(
+                f"the state in {str(self._path)!r} is of a survey with other rules: give the same"
+                " ones, or another file"
+            )
         cursors = {
             (node if node is None else (node[0], int(node[1]))): (cursor, run_id)
             for node, cursor, run_id in state["cursors"]
@@ -515,8 +531,7 @@ class Survey:
         self.reader.seconds, self.reader.commands, self.reader.longest = state["cost"]
         self.families = Families.from_state(state["families"], self._share)
         self.owners.versions = dict(state["versions"])
-        for kind, name in state["told"]:
-            self.judges.learn(kind, name)
+        self.judges.take_up(state["told"])
         self.judges.judged = dict(state["judged"])
         for each in state["notes"]:
             self.reader.note(each)
