@@ -137,7 +137,10 @@ class CachedFlight:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A step of `Requests`: wait for a flight. Fields: flight; seconds, for how long at most."""
+    """A step of a cached function: wait for a flight.
+
+    Fields: flight; seconds, for how long at most.
+    """
 
     flight: CachedFlight
     seconds: float
