@@ -88,7 +88,7 @@ class ReplyLists(_OfKombu):
     Proof: a reader that waits takes each message from the list's end at once, and deletes the list
     when it has waited. So nobody reads a list whose length and ends stay the same for the gap. The
     risk that is left: a reader that was stopped (SIGSTOP) for the gap, or whose callback for a
-    reply took that long, misses replies. The binding stays, for `DeadBindings`.
+    reply took as long as the gap, misses replies. The binding stays, for `DeadBindings`.
     """
 
     name = "celery.replies"
@@ -121,7 +121,7 @@ class RpcReplies(_OfKombu):
     Arguments: prefix: kombu's `global_keyprefix`; wait: the longest time for which a client of
     yours waits for a result, or comes back for it, in seconds or as a timedelta.
 
-    A list that has not changed for so long has no reader who still wants it. Its ends must be
+    A list that has not changed for `wait` has no reader who still wants it. The list's ends must be
     results in JSON: a queue of tasks may have such a name, too, and tasks are never touched.
     """
 
@@ -161,8 +161,9 @@ class DeadBindings(_OfKombu):
     process of yours that uses remote control, in seconds or as a timedelta.
 
     Redis has no empty lists, and a WATCH does not see that a client binds its queue anew. But a
-    queue's name belongs to one process. So a binding goes if there was no list at two sightings, a
-    whole life apart, and none when it goes. Kombu 5.7 sweeps tables itself, but no members.
+    queue's name belongs to one process. So the rule removes a binding if its queue had no list at
+    two sightings, `life` apart, and has none at the removal. Kombu 5.7 sweeps tables itself, but no
+    members.
     """
 
     name = "celery.bindings"
@@ -250,7 +251,7 @@ class CeleryLeftovers(Leftovers):
 
 
 def _message(data: bytes) -> Any:
-    """Return a message of kombu's, or None if it is none."""
+    """Return the message of kombu's in these bytes; None if they hold none."""
     try:
         message = json.loads(data)
     except ValueError:

@@ -3,7 +3,7 @@
 --   KEYS[2] producer set
 --   KEYS[3] consumer set
 --   KEYS[4] dead
---   ARGV[1] how many at most (1,000), some tens more at times
+--   ARGV[1] the most to return: the client gives 1,000; the reply may have some tens more
 --   ARGV[2] the cursor to go on from ('0' at the beginning)
 -- Returns { how many there are, next cursor ('0' at the end), member, history, ... }; one member may come
 -- twice.

@@ -13,7 +13,7 @@
 --   ARGV[1] group
 --   ARGV[2] kind
 --   ARGV[3..] of each entry its offset, and the delivery that must be the last one, or ''
--- Returns { 0, how many were pending }; and as open_group() does.
+-- Returns { 0, how many were pending }, or the reply of open_group() if that refuses.
 --@include group
 local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)
 local problem = open_group(meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news, ARGV[1], ARGV[2])

@@ -13,8 +13,8 @@
 --   ARGV[1] group
 --   ARGV[2] kind
 --   ARGV[3..] of each entry its offset, its history as the caller has seen it, and the entry
--- Returns { 0, how many were set aside: not those that were acknowledged or handed out since }; and as
--- open_group() does.
+-- Returns { 0, how many were set aside: not those that were acknowledged or handed out since };
+-- or the reply of open_group() if that refuses.
 --@include clock
 --@include group
 local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)

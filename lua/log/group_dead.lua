@@ -13,9 +13,9 @@
 --   ARGV[1] group
 --   ARGV[2] kind
 --   ARGV[3] the cursor to go on from, '0' at first
---   ARGV[4] how many at most, some tens more at times
+--   ARGV[4] the most to return; the reply may have some tens more
 -- Returns { 0, how many there are, next cursor or '0', offset, "<ms of the last delivery> <ms when set aside>
--- <length of the history>:<history><entry>", ... }; and as open_group() does.
+-- <length of the history>:<history><entry>", ... }; or the reply of open_group() if that refuses.
 --@include group
 --@include bounded
 local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)

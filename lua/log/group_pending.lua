@@ -15,8 +15,8 @@
 --   ARGV[3] how many at most
 --   ARGV[4] the last one that the caller has, or ''
 --   ARGV[5] when that was handed out, or ''
--- Returns { 0, server's time in ms, offset, when (ms) it was handed out, its history, ... }; and as
--- open_group() does.
+-- Returns { 0, server's time in ms, offset, when (ms) it was handed out, its history, ... };
+-- or the reply of open_group() if that refuses.
 --@include clock
 --@include group
 local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)

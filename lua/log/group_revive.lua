@@ -13,7 +13,7 @@
 --   ARGV[1] group
 --   ARGV[2] kind
 --   ARGV[3..] the offsets
--- Returns { 0, how many were dead }; and as open_group() does.
+-- Returns { 0, how many were dead }, or the reply of open_group() if that refuses.
 --@include clock
 --@include group
 local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)

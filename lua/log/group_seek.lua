@@ -13,7 +13,7 @@
 --   ARGV[1] group
 --   ARGV[2] kind
 --   ARGV[3] first, last or an offset, from the end if negative
--- Returns { 0, the offset }; and as open_group() does.
+-- Returns { 0, the offset }, or the reply of open_group() if that refuses.
 --@include clock
 --@include group
 local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)

@@ -12,8 +12,8 @@
 --   KEYS[11] news
 --   ARGV[1] group
 --   ARGV[2] kind
--- Returns { 0, offset, next offset of the log, its first one, lost, waiting, pending, dead }; and as
--- open_group() does.
+-- Returns { 0, offset, next offset of the log, its first one, lost, waiting, pending, dead };
+-- or the reply of open_group() if that refuses.
 --@include clock
 --@include group
 local meta, state, line, turns, granted, pending, attempts, dead, revived, waiting, news = unpack(KEYS)

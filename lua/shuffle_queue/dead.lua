@@ -1,7 +1,7 @@
 -- Lists messages that a group of a shuffle queue has set aside, piece by piece, for a caller who
 -- sorts them.
--- KEYS: meta, dead. ARGV: the cursor to go on from, '0' at first; how many at most, some tens more
--- at times.
+-- KEYS: meta, dead. ARGV: the cursor to go on from, '0' at first; the most to return. The reply may
+-- have some tens more.
 -- Returns { how many there are, next cursor or '0', { place, attempts, ms of the last delivery, ms
 -- of its end, fields and values }, ... }.
 --@include upkeep

@@ -1,6 +1,6 @@
 -- Forgets, for good, messages that a group of a shuffle queue has set aside.
 -- KEYS: meta, dead. ARGV: their places (at most 100).
--- Returns how many there were.
+-- Returns how many of the messages were there.
 --@include upkeep
 local dead = KEYS[2]
 local problem = refuse_meta() or refuse_key('HLEN', dead, 'messages set aside')

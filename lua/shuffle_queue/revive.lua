@@ -3,8 +3,8 @@
 -- rings of the groups.
 -- ARGV: layout mark, queue, ttl in ms, the group, the caller's `joined`, how many streams follow,
 -- and the place of the message for each of them (at most 100).
--- Returns how many there were; or, if the caller does not know all groups, having changed nothing,
--- { joined, group, ... }.
+-- Returns how many messages were revived. If the caller does not know all groups, this script
+-- changes nothing, and returns { joined, group, ... }: the queue's `joined` and all its groups.
 --@include upkeep
 local notifications, tracking, dead, deadlines = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local group, width = ARGV[4], tonumber(ARGV[6])

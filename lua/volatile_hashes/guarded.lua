@@ -1,4 +1,4 @@
--- Runs a hash command of the server's own, unless its hash is handed back to this package's keys.
+-- Runs the server's own hash command, unless this package's keys keep the hash's deadlines again.
 --   KEYS[1] hash
 --   KEYS[2] its mark
 --   KEYS[3] for a command with two hashes the destination

@@ -1,4 +1,4 @@
--- Hands deadlines that the server keeps of fields of a hash back to this package's own keys.
+-- Moves the deadlines of a hash's fields from the server back into this package's own keys.
 --   KEYS[1] hash
 --   KEYS[2] deadlines
 --   KEYS[3] due

@@ -1,8 +1,8 @@
 """WSGI middleware: a request enlists at most once, after its response has gone out.
 
-The server calls `close()` of the application's result after the last byte. The enlist happens
-there, so the client has the whole response before a slice runs. HTTP and servers let three clients
-wait for the slice all the same:
+The server calls `close()` of the application's result after the last byte. The enlist happens in
+this `close()`, so the client has the whole response before a slice runs. HTTP and servers let three
+clients wait for the slice all the same:
 
 * A client that sees the response's end only by the end of the connection, because the response has
   no Content-Length, and the request is an HTTP/1.0 one or the server does not chunk. Such responses
@@ -21,8 +21,8 @@ A file in the server's own `wsgi.file_wrapper` stays in it, so the server still 
 sendfile. The enlist follows its `close` if the server calls that after the last byte (gunicorn).
 Otherwise the request does not enlist.
 
-Werkzeug's test client, which is Flask's, closes no body that the program does not close. There the
-enlist follows the body's last byte.
+Werkzeug's test client, which is Flask's, closes no body that the program does not close. With that
+client the enlist follows the body's last byte.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Exchange(Deferral):
     def is_left_open(self) -> bool:
         """Whether nobody closes the body unless the program does: Werkzeug's and Flask's client.
 
-        No network lies between that and the application, so a body that is whole has gone out.
+        No network lies between that client and the application, so a whole body has gone out.
         """
         return getattr(self._start_response, "__module__", None) == _TEST_CLIENT
 
@@ -304,7 +304,7 @@ class _Body:
 
 
 class _SizedBody(_Body):
-    """The same for a list: servers read its length to spare a chunked response."""
+    """A result that is a list: servers read its length to avoid a chunked response."""
 
     def __len__(self) -> int:
         return len(cast("Sequence[bytes]", self._result))

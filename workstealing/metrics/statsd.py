@@ -26,11 +26,13 @@ the dot too, so a job is one level of the tree. Jobs whose names become equal co
 each interval 20 random slices of a job at most send a timing.
 
 A server of StatsD keeps one value for each gauge, the last one. So the states of a process, of
-which the worst counts, bear its sender: one of 32 numbers. The processes of a host that were
-started one after the other have different ones. Two that share one overwrite each other's.
+which the worst counts, bear its sender: one of 32 numbers. Processes of a host that were started
+one after the other have different senders. Two processes with the same sender overwrite each
+other's states.
 
-A server keeps that value for ever, too, unless it is told to forget what nobody sends any more. So
-a gauge is sent every ten seconds while it is known, and no longer: nothing stands for "unknown".
+A server also keeps the last value for ever, unless it is told to forget gauges that nobody sends
+any more. So a gauge is sent every ten seconds while it is known, and no longer: no value stands for
+"unknown".
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
     structures, of which the thread asks for their dead items once a minute, as
     `prometheus.DeadItems` does; sender, the last part of the names of this process's states, by
     default one of 32 numbers. Raises: ConfigurationError for an impossible port, prefix, interval
-    or sender. Nothing is resolved or sent yet.
+    or sender. The constructor resolves and sends nothing.
 
     A hook's call only counts, under a lock. After the interval it wakes a daemon thread of this
     process. The thread resolves the host's name, once, and sends the counts in few UDP packets.
@@ -341,7 +343,7 @@ class _StatsDCounts:
         return bool(self.counts or self.seen)
 
     def keep(self, name: str, took: float) -> None:
-        """Keep a timing; each of the interval's is as likely to stay."""
+        """Keep a timing; all timings of an interval are equally likely to stay."""
         kept = self.timings.setdefault(name, [])
         self._seen[name] += 1
         if len(kept) < _TIMINGS_KEPT:

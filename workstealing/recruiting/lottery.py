@@ -28,7 +28,7 @@ NEVER = sys.maxsize
 _ROUNDING = 1e-9
 _NAMED_IN_ERRORS = 20
 MOST_MEASURED = 20
-"""How many figures of a job's own are kept and shown, by the names that came first."""
+"""The most figures of a job's own that are kept and shown: those whose names came first."""
 
 
 def is_disabled() -> bool:
@@ -102,7 +102,7 @@ class Installed:
         return self.job.limit if self.controller is None else self.controller.limit
 
     def note_measured(self, figures: Mapping[str, float], at: float) -> None:
-        """Keep the figures that a slice has measured at a time; the first few names of a job's."""
+        """Keep the figures that a slice has measured, with their time: a job's first few names."""
         for what, value in figures.items():
             if what in self.measured or len(self.measured) < MOST_MEASURED:
                 self.measured[what] = (value, at)
@@ -142,8 +142,8 @@ class Draw:
     def next_recruit(self, random: Callable[[], float]) -> tuple[int, Installed | None]:
         """Draw the next recruit.
 
-        Arguments: random, which returns numbers in [0, 1); 1.0 stands for never. It is called
-        twice: for the number of dismissals, and for the job. Returns: the number of callers to
+        Arguments: random, which returns numbers in [0, 1); 1.0 stands for never. `random` is
+        called twice: first for the dismissals, then for the job. Returns: the number of callers to
         dismiss first, and the job; (NEVER, None) without a job.
         """
         if not self._jobs:

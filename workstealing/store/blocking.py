@@ -37,9 +37,9 @@ def ask(  # noqa: PLR0917 - as the fields of `Wait`
     """Send a command that blocks for at most so many seconds, on a connection of its own.
 
     Arguments: twin: of the application's client; slot: whose node is asked; command: its keys share
-    that slot; look, pause: see `Wait`. Returns: the reply; None too after a fault of that
-    connection, or an error reply: both only end the wait. Raises: what `look` raises. One round
-    trip, and those of the looks.
+    that slot; look, pause: see `Wait`. Returns: the reply; None after a fault of that connection or
+    an error reply, because both only end the wait, as a time-out does. Raises: what `look` raises.
+    One round trip, and those of the looks.
     """
     failed: list[Exception] = []
     try:
@@ -72,9 +72,10 @@ def _is_fake(connection: Any) -> bool:
 def _within(
     command: Command, seconds: float, look: Callable[[], float] | None, pause: float
 ) -> Command:
-    """Return the command; with looks, one that ends at the first of them.
+    """Return the command; with looks, a command that ends at the first look.
 
-    fakeredis waits while it is sent the command, so it waits in pieces, without a place in a line.
+    fakeredis waits while it is sent the command, so such a command waits in pieces, without a place
+    in a line.
     """
     return command if look is None else (*command[:-1], min(seconds, pause))
 
@@ -108,7 +109,7 @@ def _looking(  # noqa: PLR0917 - as `ask`
 
 
 class AsyncAsker:
-    """Connections of their own on which coroutines wait; one for each that waits at a time.
+    """Connections on which coroutines wait: one connection for each coroutine that waits.
 
     Arguments: twin: knows the client's settings and the cluster's nodes.
     """

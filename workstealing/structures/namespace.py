@@ -99,13 +99,13 @@ class Layout:
     def mark(self) -> str:
         """The marks that an index shard may bear when a script writes there.
 
-        The first is for an index shard without any; there is a space between two.
+        The first mark is for an index shard that has no mark; spaces separate the marks.
         """
         marks = {LEAVING: (NATIVE,), RETURNING: (EMULATED, RETURNING)}
         return self.marks_of(*marks.get(self.backend, (self.backend,)))
 
     def marks_of(self, *backends: str) -> str:
-        """Return the marks of index shards with those backends, with a space between two."""
+        """Return the marks of index shards with those backends, separated by spaces."""
         return " ".join(f"{self.version}:{backend}" for backend in backends)
 
     @cached_property
@@ -163,7 +163,7 @@ class Names:
         return b"{" + SLOT_TAGS[shard] + self._mark_end
 
     def on_each_primary(self, twin: Twin) -> list[bytes]:
-        """Return keys to ask each primary by: the layout's, and one in a slot of each other one.
+        """Return one key in a slot of each primary; the layout's key for the primary that has it.
 
         A cluster's client must have read its map. Raises: Unmapped if it has not. No round trip.
         """

@@ -58,7 +58,7 @@ def total_of(estimates: Sequence[Estimate]) -> Estimate:
 class Total:
     """The total of a value over all keys of a family, from the keys that were measured.
 
-    It is the sum of itself over parts of the family, so families can be merged.
+    A total is the sum of the totals of the family's parts, so families can be merged.
     """
 
     __slots__ = ("_a", "_ay", "_ayy", "_inner", "_largest", "_w", "_wy", "measured")
@@ -200,8 +200,8 @@ class Finding:
     def estimate(self) -> Estimate:
         """The number of items with its interval.
 
-        It is Horvitz and Thompson's, of 95 %, and wider by the bounds of the numbers that were
-        estimated for single keys.
+        The interval is Horvitz and Thompson's, of 95 %, and wider by the bounds of the numbers that
+        were estimated for single keys.
         """
         if self.is_exact:
             return Estimate(self.items, self.items, self.items)
@@ -270,7 +270,7 @@ class Choice:
                 self._room *= 2
 
     def merge(self, other: Choice) -> None:
-        """Serve the keys of another family, too."""
+        """Let this choice cover the keys of another family, too."""
         self._room = max(self._room, other._room)
 
     @property

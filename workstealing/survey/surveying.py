@@ -397,7 +397,7 @@ class Survey:
             )
 
     def _check_processes(self) -> None:
-        """Begin anew if a server was started anew: its cursors are gone."""
+        """Begin the survey again if a server was restarted: the server's cursors are gone."""
         for node, run_id in self._processes.items():
             if node in self.facts and run_id != self.facts[node].run_id:
                 facts = self.facts
@@ -417,7 +417,7 @@ class Survey:
             )
 
     def _epoch(self, node: Node) -> bytes:
-        """Return what changes when a cluster's slots move; empty without a cluster."""
+        """Return bytes that change when a cluster's slots move; empty without a cluster."""
         if not self._twin.is_cluster:
             return b""
         (reply,) = self.reader.read(node, [("CLUSTER", "INFO")])
@@ -435,12 +435,12 @@ class Survey:
     # ---- the state -------------------------------------------------------------------------------
 
     def _identity(self) -> str:
-        """Return what tells this database from another one, without any credentials."""
+        """Return a text that tells this database from others, without any credentials."""
         told = f"{tuple(self._twin.identity)!r}/{self.database}"
         return hashlib.sha256(told.encode()).hexdigest()[:24]
 
     def finish(self) -> None:
-        """Remove the state's file: what was surveyed has been shown."""
+        """Remove the state's file, because the survey has been shown."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 

@@ -232,7 +232,7 @@ class _Refutation:
 
 
 class _Search:
-    """Best first: the history with the fewest commands of writers, then switches, then steps."""
+    """The best history comes first: the fewest commands of writers, then switches, then steps."""
 
     def __init__(
         self, plan: _Refutation, deaths: bool, most_steps: int, most_histories: int
@@ -291,9 +291,9 @@ class _Search:
     def _is_another_order(self, run: _SimulatedRun, turn: int) -> bool:
         """Say whether two steps have only changed places with those of another history.
 
-        Only a step of the collector changes places, with one of a writer: the writers' own order is
-        judged without it, too. Source: the lexicographic normal form of Anisimov and Knuth,
-        "Inhomogeneous sorting".
+        Only a step of the collector changes places with a step of a writer: the writers' own order
+        is also judged without the collector. Source: the lexicographic normal form of Anisimov and
+        Knuth, "Inhomogeneous sorting".
         """
         if not run.turns or turn or not run.turns[-1]:
             return False

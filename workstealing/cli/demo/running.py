@@ -59,8 +59,8 @@ Requests answered; items: fields collected; garbage_*: expired fields in memory 
 end, and without any recruits; oldest_garbage_s: for how long the oldest has been expired. At the
 end also overdue: fields that expired more than two seconds before; left: how many of them were
 there; readable: expired fields that a reader was given; drained: expired fields that one process
-removed afterwards; lost: those that it did not find, None if it had no time to look everywhere;
-faults: requests that the app answered with an error.
+removed afterwards; lost: those that this process did not find, None if it had no time to look
+everywhere; faults: requests that the app answered with an error.
 """
 
 
@@ -86,7 +86,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Demo:
-    """The parts of one run. The stack clears them away after it; `wish` is set to end it early."""
+    """The parts of one run.
+
+    The stack clears the parts away after the run; setting `wish` ends the run early.
+    """
 
     def __init__(
         self,

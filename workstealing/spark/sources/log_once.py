@@ -1,7 +1,7 @@
 """How tasks append to logs: at least once, or each row exactly once.
 
 For exactly once, each log keeps for each partition of a query: the batch, how many of its rows are
-in the log, and a digest of these. It is written by the script that appends them. A task that is
+in the log, and a digest of these. The script that appends the rows writes this note. A task that is
 tried again counts its rows, leaves out the rows that are there, checks by the digest that they were
 the same, and goes on behind them. Two tasks that run at the same time do so too.
 """
@@ -113,7 +113,7 @@ class _OncePart(_LogRows):
         return self.appended + self.passed
 
     def append(self, rows: list[bytes]) -> None:
-        """Append those rows that are not there yet; one round trip, two if some are there."""
+        """Append the rows that the log lacks; one round trip, two if the log has some of them."""
         while rows:
             if self._position < self._there.rows:
                 rows = self._pass(rows)
@@ -131,12 +131,12 @@ class _OncePart(_LogRows):
             return
 
     def finish(self) -> None:
-        """Raise an error if rows were there that did not come again."""
+        """Raise an error if the log has rows that did not come again."""
         if self._position < self._there.rows:
             raise self._differs(f"{self._there.rows:,} rows, now it has {self._position:,}")
 
     def _pass(self, rows: list[bytes]) -> list[bytes]:
-        """Leave rows out that are there. Returns: the others."""
+        """Leave out the rows that are in the log already. Returns: the other rows."""
         count = min(len(rows), self._there.rows - self._position)
         _with(self._digest, rows[:count])
         self.passed += count
@@ -147,7 +147,7 @@ class _OncePart(_LogRows):
         return rows[count:]
 
     def _heed(self, there: WrittenRows) -> None:
-        """Go on behind what is there; raise an error if that cannot be."""
+        """Go on behind the rows in the log. Raises: ReplayDiffersError if that cannot be."""
         assert self.turn is not None
         name = self.log.name
         if there.batch > self.turn.batch:

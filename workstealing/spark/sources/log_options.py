@@ -85,7 +85,7 @@ class LogOptions(ParsedOptions):
         return parsed
 
     def for_reading(self, is_stream: bool) -> LogOptions:
-        """Return these options, once they go with a read.
+        """Check that these options go with a read, and return them.
 
         Arguments: is_stream: whether it is read by readStream. Raises: ConfigurationError for an
         option that does not.
@@ -116,7 +116,7 @@ class LogOptions(ParsedOptions):
         return self
 
     def for_writing(self, is_stream: bool, has_log_column: bool) -> LogOptions:
-        """Return these options, once they go with a write.
+        """Check that these options go with a write, and return them.
 
         Arguments: is_stream: whether it is written by writeStream; has_log_column: whether each row
         says into which log it goes. Raises: ConfigurationError for an option that does not.

@@ -68,7 +68,8 @@ class ParsedOptions:
     def refuse(self, options: Mapping[str, object], why: str) -> None:
         """Refuse options that do not go with a use.
 
-        Arguments: why: their use, for the error. Raises: ConfigurationError for a given one.
+        Arguments: why: their use, for the error. Raises: ConfigurationError if
+        one of the options is given.
         """
         for name, value in options.items():
             if value is not None:
@@ -76,7 +77,7 @@ class ParsedOptions:
 
 
 class OptionReader:
-    """Takes options out of those that Spark hands over; the others are unknown ones.
+    """Takes options out of those that Spark hands over; options that nobody takes are unknown.
 
     Arguments: format: the source's name, for errors; options: as Spark gives them, whose names
     differ in case only by chance. Values of options never appear in errors unless they are taken
@@ -94,7 +95,8 @@ class OptionReader:
     def text(self, name: str, default: str | None = None) -> str | None:
         """Return an option's text, or the default; an empty one is an error.
 
-        So is one that holds a URL of Redis's and is not ``url``: it may hold a password.
+        An option that is not ``url`` and holds a URL of Redis's is an error, too: the URL may hold
+        a password.
         """
         self._known.append(name)
         value = self._options.pop(name.lower(), None)
@@ -107,7 +109,7 @@ class OptionReader:
         return value
 
     def required(self, name: str, meaning: str) -> str:
-        """Return an option's text; the error for a missing one says what it means."""
+        """Return an option's text; the error for a missing option says what the option means."""
         value = self.text(name)
         if value is None:
             raise self.wrong(f"the option {name!r} is missing: give {meaning}")

@@ -130,7 +130,7 @@ class RedisOptions(ParsedOptions):
         return self
 
     def for_reading(self, *, is_stream: bool) -> RedisOptions:
-        """Return these options, once they go with a read.
+        """Check that these options go with a read, and return them.
 
         Arguments: is_stream: whether it is read by readStream. Raises: ConfigurationError for an
         option that does not.
@@ -169,7 +169,7 @@ class RedisOptions(ParsedOptions):
         return self
 
     def for_writing(self) -> RedisOptions:
-        """Return these options, once they go with a write.
+        """Check that these options go with a write, and return them.
 
         Raises: ConfigurationError for an option that does not.
         """

@@ -191,7 +191,7 @@ class _LeasedOperations:
     def exchanging(
         self, n: int, members: Sequence[bytes], backwash: bool, *, counts: bool = False
     ) -> Operation:
-        """Return the operation of an exchange; for the package itself. Its result is the reply.
+        """Return an exchange's operation, which returns the reply; for the package itself.
 
         Arguments: as of `exchange`; counts: reply the number of reserved members, not the members.
         """
@@ -209,7 +209,8 @@ class _LeasedOperations:
         """Return the operation that goes on with a large reservation; for the package itself.
 
         Arguments: n and counts: as of `exchanging`; left: the rest, by its reply; first: how many
-        members have been returned. Its result is the reply, None once it is over.
+        members have been returned. The operation returns the reply; None once lease or reservation
+        is over.
         """
         names = self._names
         return Operation(
@@ -482,7 +483,7 @@ def take_all(
 
     Arguments: holder; take_over: whether leases of a consumer of the same name are taken from it;
     asked: takes note of what the call may hold. Raises: NoLease; LayoutError. Two round trips, one
-    more if another took one in between.
+    more if another consumer took a lease in between.
     """
     asked = AskedLeases() if asked is None else asked
     yield from core.open_to_write()

@@ -1,10 +1,10 @@
 """Changing the number of ick shards, in bounded steps that any process may go on with.
 
 The new number is written into the layout first. Then each old ick shard is leased, and its members
-are set aside; from then on only processes that know the new number add members there. Each member
-is copied to its new ick shard, and then removed from the members set aside. A crash in between
-leaves a member in two places; the next copy folds the two into one. No consumer is given a lease
-meanwhile, so no two consumers work on one member.
+are set aside. From then on only processes that know the new number add members to that ick shard.
+Each member is copied to its new ick shard, and then removed from the members set aside. A crash in
+between leaves a member in two places; the next copy folds the two into one. No consumer is given a
+lease meanwhile, so no two consumers work on one member.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _announce(core: Core, change: str) -> None:
 
 
 def _begun(core: Core, ick_shards: int) -> Steps[ShardedLayout]:
-    """Write the new number into the layout, if it is not there yet; return the layout."""
+    """Write the new number into the layout, unless the layout has it; return the layout."""
     layout = yield from core.read_layout()
     if layout is None:
         raise ConfigurationError(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Place = tuple[Hashable, str, str, str]
-"""Whose flight it is: the server, the namespace, the hash and the field."""
+"""The place of a flight: its server, namespace, hash and field."""
 
 
 class Landing(NamedTuple):
@@ -75,7 +75,7 @@ class CachedFlight:
     def land(self, landing: Landing | None = None) -> None:
         """End the flight, with a result for those who wait, or with none.
 
-        The first end counts; a further one completes it if it was interrupted.
+        The first end counts; a further call completes an end that was interrupted.
         """
         with _lock:
             if not self.is_over:
@@ -103,7 +103,7 @@ class CachedFlight:
                 self._wakers.remove(wake)
 
     def wait(self, seconds: float) -> None:
-        """Wait until the flight is over, or for some time."""
+        """Wait until the flight is over, for at most so many seconds."""
         over, caller = threading.Event(), running()
         wake = over.set
         try:
@@ -175,7 +175,7 @@ def running() -> object:
 
 
 def server_of(client: Any) -> Hashable:
-    """Return what tells a client's server from others: two clients of one server share flights."""
+    """Return a key of a client's server: two clients of one server share flights."""
     pool = getattr(client, "connection_pool", None)
     options = getattr(pool, "connection_kwargs", {})
     kind = getattr(pool, "connection_class", None)
@@ -215,7 +215,7 @@ def join(
 
 
 def waits_no_more(caller: object) -> None:
-    """Let a caller that has followed a flight wait for nobody any more."""
+    """Note that a caller no longer waits for a flight; this wakes nobody."""
     with _lock:
         _waiting.pop(caller, None)
 
