@@ -56,6 +56,8 @@ _GIVEN = {
 }
 _GIVEN |= {"Page", "SetsAside", "ShiftedTime"}
 _VALUES = {
+    "CLIENT": "In the place of an argument of a call: the client of the surveyed server.",
+    "PATTERN": "In the place of an argument of a call: the pattern of the surveyed keys.",
     "DECLARED": "The certainty of a rule whose user says that the items are garbage.",
     "LIVE": "The verdict that an item is in use.",
     "PROVED": "The certainty of a rule that proves it of each item.",
@@ -120,8 +122,13 @@ def is_form(name: str, names: Mapping[str, Any]) -> bool:
 
 def counted(found: Mapping[str, list[tuple[str, Any]]]) -> int:
     """Return how many names a user calls: an object once, and no types of results."""
-    called = [pair for names in found.values() for pair in names if not is_record(*pair)]
-    return len({id(value) for _, value in called})
+    called = {
+        id(value)
+        for names in found.values()
+        for name, value in names
+        if name not in _VALUES and not is_record(name, value)
+    }
+    return len(called)
 
 
 def page() -> str:
