@@ -37,7 +37,10 @@ _SETTLE_SECONDS = 0.2
 class Callers:
     """Threads of a process of their own that call at a steady rate.
 
-    Arguments: make: of each thread's call; per_second: the calls of all threads; threads.
+    Arguments:
+        make: of each thread's call.
+        per_second: the calls of all threads.
+
     Attributes: calls: how many have been measured.
     """
 
@@ -123,8 +126,11 @@ def p99_in_turn(
 ) -> tuple[list[float], list[float]]:
     """Return the p99 of each round beside the work, and beside the same work on another server.
 
-    Arguments: callers; ours, elsewhere: each is at work only in its own turn; rounds: of each;
-    seconds: of a round, of which some thousands of calls should come in all.
+    Arguments:
+        ours: each is at work only in its own turn.
+        elsewhere: each is at work only in its own turn.
+        rounds: of each.
+        seconds: of a round, of which some thousands of calls should come in all.
     """
     mine: list[float] = []
     theirs: list[float] = []
@@ -147,7 +153,11 @@ def p99_figure(
     seconds: float,
     target: Target | None = None,
 ) -> Figure:
-    """Return the figure of `p99_in_turn`. Arguments: works: ours, and that on another server."""
+    """Return the figure of `p99_in_turn`.
+
+    Arguments:
+        works: ours, and that on another server.
+    """
     before = callers.calls
     costs = p99_in_turn(callers, *works, rounds, seconds)
     figure = cost_figure(name, "the same work on another server", costs, target)
@@ -159,8 +169,10 @@ def apart(pid: int, *, cpu: int, last: bool = False) -> None:
     """Keep a process on one CPU; where there is one alone, or no such choice, change nothing.
 
     A busy scheduler moves processes to the CPU of those that wake them. So work for the callers'
-    server and for another one would not only wait elsewhere, but run elsewhere, too. Arguments:
-    last: whether it runs only while nobody else wants the CPU, as if on another machine.
+    server and for another one would not only wait elsewhere, but run elsewhere, too.
+
+    Arguments:
+        last: whether it runs only while nobody else wants the CPU, as if on another machine.
     """
     if not hasattr(os, "sched_setaffinity") or cpu not in os.sched_getaffinity(0):
         return

@@ -34,7 +34,12 @@ CASES = [(200.0, 30.0, 25, 0.3), (400.0, 60.0, 25, 0.8), (200.0, 20.0, 5, 0.6)]
 
 
 class Run:
-    """One steady run. Arguments: server; said, what is expected; seconds that count."""
+    """One steady run.
+
+    Arguments:
+        said: what is expected.
+        seconds: that count.
+    """
 
     def __init__(self, server: RedisServer, said: Forecast, seconds: float) -> None:
         self.said = said

@@ -106,7 +106,11 @@ OWNERS = (
 
 
 class Side:
-    """One server of the two. Arguments: server; owner; clean: keeps it clean until it is told."""
+    """One server of the two.
+
+    Arguments:
+        clean: keeps it clean until it is told.
+    """
 
     def __init__(
         self, server: RedisServer, owner: Owner, clean: Callable[[Any, threading.Event], int]

@@ -37,7 +37,8 @@ def fill_stream(client: Any, name: str, content: Sequence[bytes], start: int = 0
 def fill_log(client: Any, name: str, content: Sequence[bytes], form: str) -> Any:
     """Return a log with the entries whose full blocks a compactor has brought into a form.
 
-    Arguments: form: ``list`` (as they come), ``raw`` (sealed), ``zlib`` or ``zstd``.
+    Arguments:
+        form: ``list`` (as they come), ``raw`` (sealed), ``zlib`` or ``zstd``.
     """
     log: Any = Log(client, name, BLOCK)
     for first in range(0, len(content), BLOCK):
@@ -66,7 +67,9 @@ def blocks_of(content: Sequence[bytes], form: str) -> list[Any]:
 def fill_blocks(client: Any, name: str, blocks: Sequence[Any], length: int) -> Any:
     """Return a log that has the blocks again and again, written directly; it keeps none of them.
 
-    Arguments: blocks: of `blocks_of`; length: entries, a multiple of 1,000.
+    Arguments:
+        blocks: of `blocks_of`.
+        length: entries, a multiple of 1,000.
     """
     log: Any = Log(client, name, BLOCK, cache_blocks=0)
     log.append(b"the first makes the log")
@@ -130,8 +133,10 @@ class Meter:
 class Comparison:
     """The costs of ours and of the stream's over the rounds.
 
-    Arguments: ours, theirs: do a batch of work; units: how many of what is compared are in one
-    batch of each; rounds.
+    Arguments:
+        ours: do a batch of work.
+        theirs: do a batch of work.
+        units: how many of what is compared are in one batch of each.
     """
 
     def __init__(

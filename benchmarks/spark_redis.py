@@ -32,7 +32,9 @@ FORMAT = "workstealing.redis"
 def measure(server: RedisServer, rows: int = ROWS, only: str = "") -> list[Figure]:
     """Measure writes and reads of hashes.
 
-    Arguments: server; rows: how many hashes; only: names of figures that have this in them.
+    Arguments:
+        rows: how many hashes.
+        only: names of figures that have this in them.
     """
     spark = session()
     try:

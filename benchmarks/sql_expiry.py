@@ -72,7 +72,10 @@ STATEMENTS = [
 def application(address: str, rows: int, number: int) -> Callable[[], object]:
     """Return the call of one thread of the application.
 
-    Arguments: address: of the server; rows: that have expired; number: of the thread.
+    Arguments:
+        address: of the server.
+        rows: that have expired.
+        number: of the thread.
     """
     draw, weights = random.Random(number), [each[0] for each in STATEMENTS]
     connection = psycopg.connect(address, autocommit=True)

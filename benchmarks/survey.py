@@ -34,7 +34,11 @@ ROUNDS, SECONDS, PER_SECOND, THREADS = 10, 2.0, 400, 2
 
 
 def application(url: str, number: int) -> Callable[[], object]:
-    """Return the call of one thread of the application. Arguments: url; number: of the thread."""
+    """Return the call of one thread of the application.
+
+    Arguments:
+        number: of the thread.
+    """
     client, source = redis.Redis.from_url(url), random.Random(number)
 
     def call() -> object:

@@ -67,7 +67,11 @@ class Timed(CassandraStore):
 
 
 class Sharded:
-    """A TimeShardQueue under the load. Arguments: session; grace: gc_grace_seconds."""
+    """A TimeShardQueue under the load.
+
+    Arguments:
+        grace: gc_grace_seconds.
+    """
 
     table = "sharded"
 
@@ -100,7 +104,11 @@ class Sharded:
 
 
 class Plain:
-    """One table in the order of the due times. Arguments: session; grace: gc_grace_seconds."""
+    """One table in the order of the due times.
+
+    Arguments:
+        grace: gc_grace_seconds.
+    """
 
     table = "plain"
 

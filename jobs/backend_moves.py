@@ -66,10 +66,14 @@ def mark_shards(
 ) -> bool:
     """Give each index shard in use the mark of a backend.
 
-    Arguments: after: the backend; replaced: the backends whose marks it takes the place of;
-    if_empty: only where the due index is empty. Returns: whether all have it now. Raises:
-    LayoutError for any other mark. One round trip for each 1,024 index shards of a node, and one
-    for each 64 without the mark: what is done is not done again.
+    Arguments:
+        after: the backend.
+        replaced: the backends whose marks it takes the place of.
+        if_empty: only where the due index is empty.
+
+    Returns: whether all have it now. Raises: LayoutError for any other mark. One round trip for
+    each 1,024 index shards of a node, and one for each 64 without the mark: what is done is not
+    done again.
     """
     # The registry is read after the layout was changed, and a writer reads the layout after it has
     # registered an index shard. So no index shard is missed.

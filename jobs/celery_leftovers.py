@@ -82,8 +82,10 @@ class _OfKombu(Rule):
 class ReplyLists(_OfKombu):
     """Lists of replies to remote control, whose reader died while it waited.
 
-    Arguments: prefix: kombu's `global_keyprefix`; exchange: that of the replies (Celery's
-    `control_exchange` "x" makes it "reply.x.pidbox"); gap: between the two sightings.
+    Arguments:
+        prefix: kombu's `global_keyprefix`.
+        exchange: that of the replies (Celery's `control_exchange` "x" makes it "reply.x.pidbox").
+        gap: between the two sightings.
 
     Proof: a reader that waits takes each message from the list's end at once, and deletes the list
     when it has waited. So nobody reads a list whose length and ends stay the same for the gap. The
@@ -118,8 +120,10 @@ class ReplyLists(_OfKombu):
 class RpcReplies(_OfKombu):
     """Results of the backend ``rpc://`` that nobody collects.
 
-    Arguments: prefix: kombu's `global_keyprefix`; wait: the longest time for which a client of
-    yours waits for a result, or comes back for it, in seconds or as a timedelta.
+    Arguments:
+        prefix: kombu's `global_keyprefix`.
+        wait: the longest time for which a client of yours waits for a result, or comes back for it,
+            in seconds or as a timedelta.
 
     A list that has not changed for `wait` has no reader who still wants it. The list's ends must be
     results in JSON: a queue of tasks may have such a name, too, and tasks are never touched.
@@ -157,8 +161,12 @@ class RpcReplies(_OfKombu):
 class DeadBindings(_OfKombu):
     """Bindings of reply queues whose clients are gone; each makes every reply slower.
 
-    Arguments: prefix, exchange: as of `ReplyLists`; sep: kombu's `sep`; life: the longest life of a
-    process of yours that uses remote control, in seconds or as a timedelta.
+    Arguments:
+        prefix: as of `ReplyLists`.
+        exchange: as of `ReplyLists`.
+        sep: kombu's `sep`.
+        life: the longest life of a process of yours that uses remote control, in seconds or as a
+            timedelta.
 
     Redis has no empty lists, and a WATCH does not see that a client binds its queue anew. But a
     queue's name belongs to one process. So the rule removes a binding if its queue had no list at
@@ -203,7 +211,9 @@ class DeadBindings(_OfKombu):
 class UnacknowledgedMessages(_OfKombu):
     """Messages in flight; kombu itself restores those of dead workers, so they are only counted.
 
-    Arguments: prefix: kombu's `global_keyprefix`; key: its `unacked_key`.
+    Arguments:
+        prefix: kombu's `global_keyprefix`.
+        key: its `unacked_key`.
     """
 
     name = "celery.unacked"
@@ -223,10 +233,15 @@ class UnacknowledgedMessages(_OfKombu):
 class CeleryLeftovers(Leftovers):
     """Removes what Celery's clients leave in Redis when they die.
 
-    Arguments: client: of the broker; prefix, sep: kombu's `global_keyprefix` and `sep`, as in
-    `broker_transport_options`; exchange: of the replies to remote control; gap: between two
-    sightings of a list; wait: the longest wait for a result of rpc://, None: those stay; life: the
-    longest life of a client, None: bindings without a list stay; further ones: of `Leftovers`.
+    Arguments:
+        client: of the broker.
+        prefix: kombu's `global_keyprefix` and `sep`, as in `broker_transport_options`.
+        sep: kombu's `global_keyprefix` and `sep`, as in `broker_transport_options`.
+        exchange: of the replies to remote control.
+        gap: between two sightings of a list.
+        wait: the longest wait for a result of rpc://, None: those stay.
+        life: the longest life of a client, None: bindings without a list stay; further ones: of
+            `Leftovers`.
     """
 
     def __init__(

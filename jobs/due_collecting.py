@@ -94,9 +94,12 @@ def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[Du
     a random order; on a cluster the index shard that has waited longest comes first. The slice
     observes about how many keys wait in the namespace, and the age of the oldest overdue key found.
 
-    Arguments: index; slice: bounds the time; overdue: only keys whose time has come. Raises:
-    LayoutError for a foreign due index, and Moved for index shards that have left the node, if
-    nothing else was found; connection faults. One round trip a look, with at most 5, 254 and 66
+    Arguments:
+        slice: bounds the time.
+        overdue: only keys whose time has come.
+
+    Raises: LayoutError for a foreign due index, and Moved for index shards that have left the node,
+    if nothing else was found; connection faults. One round trip a look, with at most 5, 254 and 66
     commands.
     """
     budget = Budget(slice.remaining())
@@ -154,7 +157,9 @@ def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[Du
 def observe_items(slice: Slice, items: int, keys: int) -> None:
     """Turn the backlog that a slice has observed, of keys, into items. No command.
 
-    Arguments: slice; items: that some keys had; keys: how many; they show how many items each has.
+    Arguments:
+        items: that some keys had.
+        keys: how many; they show how many items each has.
     """
     if keys and slice.backlog:
         slice.observe(backlog=round(slice.backlog * max(1.0, items / keys)))
@@ -163,9 +168,11 @@ def observe_items(slice: Slice, items: int, keys: int) -> None:
 def _in_order(index: DueIndex, found: list[DueKey], *, oldest_first: bool) -> list[DueKey]:
     """Put the keys of each index shard together, in a random order.
 
-    Arguments: oldest_first: whether the index shard with the oldest key comes first. The many index
-    shards of a cluster were drawn at random already; of the few of a single server any may be
-    first, so that recruits rarely meet.
+    Arguments:
+        oldest_first: whether the index shard with the oldest key comes first.
+
+    The many index shards of a cluster were drawn at random already; of the few of a single server
+    any may be first, so that recruits rarely meet.
     """
     by_shard: dict[int, list[DueKey]] = {}
     for due in found:
@@ -183,10 +190,14 @@ def _in_order(index: DueIndex, found: list[DueKey], *, oldest_first: bool) -> li
 def due_backlog(index: DueIndex, seconds: float, what: str, *, overdue: bool = True) -> Backlog:
     """Count the keys that a due index names.
 
-    Arguments: index; seconds: the most time; what: the name of the keys; overdue: only keys whose
-    time has come. Returns: the number of keys, and for how many seconds the first has been due
-    (None if keys that are not due count too). Raises: LayoutError for a foreign due index;
-    connection faults. Two round trips to each node.
+    Arguments:
+        seconds: the most time.
+        what: the name of the keys.
+        overdue: only keys whose time has come.
+
+    Returns: the number of keys, and for how many seconds the first has been due (None if keys that
+    are not due count too). Raises: LayoutError for a foreign due index; connection faults. Two
+    round trips to each node.
     """
     budget = Budget.whole(seconds)
     layout = index.layout(budget)
@@ -226,7 +237,7 @@ def items_backlog(
 ) -> Backlog:
     """Count the items of the keys that a due index names, where a key may have many.
 
-    Arguments: as of `due_backlog`; count: returns how many items some keys on a node have; most:
+    Arguments as of `due_backlog`; count: returns how many items some keys on a node have; most:
     the keys that are looked at; with more of them, these stand for the others, and the count is not
     exact. Returns and raises: as `due_backlog`. One round trip more to each node, and those of
     `count`.
@@ -257,8 +268,11 @@ def items_backlog(
 def divided(index: DueIndex, n: int, seconds: float, *, overdue: bool = True) -> list[DuePart]:
     """Divide a due index into at most n parts; neighbouring parts lie on different nodes.
 
-    Arguments: index; n; seconds: the most time; overdue: only keys that are due by now. Returns:
-    the parts; none if the namespace is not in use, or native. Two round trips.
+    Arguments:
+        seconds: the most time.
+        overdue: only keys that are due by now.
+
+    Returns: the parts; none if the namespace is not in use, or native. Two round trips.
     """
     n = checked_parts(n)
     budget = Budget(seconds, PATIENCE_SECONDS)
@@ -282,8 +296,12 @@ def divided(index: DueIndex, n: int, seconds: float, *, overdue: bool = True) ->
 class DuePartJob(PartJob):
     """Works through one part, slice after slice, until nothing is left.
 
-    Arguments: name and limit: of the job that was divided; index; part; serve. A slice looks at
-    no more than 128 index shards beyond its number of items, so that its commands are bounded too.
+    Arguments:
+        name: of the job that was divided.
+        limit: of the job that was divided.
+
+    A slice looks at no more than 128 index shards beyond its number of items, so that its commands
+    are bounded too.
     """
 
     def __init__(self, name: str, limit: int, index: DueIndex, part: DuePart, serve: Serve) -> None:
@@ -399,7 +417,10 @@ class DuePartJob(PartJob):
 class DueCollector(abc.ABC):
     """Collects the garbage of one namespace, through its due index.
 
-    Arguments: index: of the namespace. A subclass names its scripts and writes `serve`.
+    Arguments:
+        index: of the namespace.
+
+    A subclass names its scripts and writes `serve`.
     """
 
     scripts: ClassVar[str]
@@ -425,9 +446,12 @@ class DueCollector(abc.ABC):
     ) -> Served:
         """Remove at most `most` items of due keys on one node.
 
-        Arguments: found: the keys, as the due index names them; most; slice: bounds the time;
-        timeout: of a single wait, in seconds; None: as for every job. Raises: OutOfTime if nothing
-        was removed; Aborted; connection faults.
+        Arguments:
+            found: the keys, as the due index names them.
+            slice: bounds the time.
+            timeout: of a single wait, in seconds; None: as for every job.
+
+        Raises: OutOfTime if nothing was removed; Aborted; connection faults.
         """
 
     def collect(self, slice: Slice) -> int:
@@ -503,9 +527,13 @@ class NodePart(NamedTuple):
 class CollectingJob(DivisibleJob):
     """A job that removes the garbage of a namespace by a collector; on a fleet, by one a node.
 
-    Arguments: collectors: by the name of the node; name; limit: the most items a slice removes;
-    dry_run: count the items that a slice would remove, at most `limit`, and remove nothing; random:
-    chooses the node of a slice among those whose breakers are closed. Raises: ConfigurationError.
+    Arguments:
+        collectors: by the name of the node.
+        limit: the most items a slice removes.
+        dry_run: count the items that a slice would remove, at most `limit`, and remove nothing.
+        random: chooses the node of a slice among those whose breakers are closed.
+
+    Raises: ConfigurationError.
     """
 
     def __init__(
@@ -553,8 +581,11 @@ class CollectingJob(DivisibleJob):
         """Count the garbage of the namespace, and tell the age of the oldest.
 
         On a fleet the nodes that cannot be reached are left out, and the count is not exact then.
-        Arguments: seconds: the most time for each node, in seconds or a timedelta. Raises: as
-        `perform`, if no node can be reached. Two round trips to each node.
+
+        Arguments:
+            seconds: the most time for each node, in seconds or a timedelta.
+
+        Raises: as `perform`, if no node can be reached. Two round trips to each node.
         """
         most = seconds_of(seconds, "seconds")
         return self._backlog(lambda collector: collector.backlog(most))

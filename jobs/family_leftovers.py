@@ -47,8 +47,12 @@ Ends = Callable[[bytes], float | None]
 class KeysWithoutTtl(Rule):
     """Keys of a family that have no time to live; they get one, by chance longer or shorter.
 
-    Arguments: pattern: of the names; of_type: of the keys, None: any; name. Nothing proves that
-    such a key is garbage. So it is never deleted: a job with this rule must have `ttl`.
+    Arguments:
+        pattern: of the names.
+        of_type: of the keys, None: any.
+
+    Nothing proves that such a key is garbage. So it is never deleted: a job with this rule must
+    have `ttl`.
     """
 
     owner = "families of keys"
@@ -74,9 +78,12 @@ class KeysWithoutTtl(Rule):
 class OldScores(Rule):
     """Members of sorted sets whose scores are times before a window, as rate limiters leave them.
 
-    Arguments: pattern: of the names; window: in seconds or as a timedelta; unit: of the scores:
-    "seconds", "milliseconds" or "microseconds" since the epoch; name. Raises: ConfigurationError. A
-    set whose highest score is no time of this century is unknown.
+    Arguments:
+        pattern: of the names.
+        window: in seconds or as a timedelta.
+        unit: of the scores: "seconds", "milliseconds" or "microseconds" since the epoch.
+
+    Raises: ConfigurationError. A set whose highest score is no time of this century is unknown.
     """
 
     owner = "rate limiters"
@@ -130,9 +137,12 @@ class OldScores(Rule):
 class PastFields(Rule):
     """Fields of hashes whose values tell a deadline that is past, such as pools of sessions.
 
-    Arguments: pattern: of the hashes' names; ends: see `Ends`; grace: the time after a deadline
-    until the field goes, in seconds or as a timedelta; name. A field goes only while it holds the
-    value that was judged.
+    Arguments:
+        pattern: of the hashes' names.
+        ends: see `Ends`.
+        grace: the time after a deadline until the field goes, in seconds or as a timedelta.
+
+    A field goes only while it holds the value that was judged.
     """
 
     owner = "pools in hashes"
@@ -166,8 +176,11 @@ class PastFields(Rule):
 class PastHashes(Rule):
     """Hashes with a field that tells a deadline which is past.
 
-    Arguments: pattern: of the hashes' names; field: that tells it; ends: see `Ends`, by default the
-    number itself; grace: the time after a deadline until the hash goes; name.
+    Arguments:
+        pattern: of the hashes' names.
+        field: that tells it.
+        ends: see `Ends`, by default the number itself.
+        grace: the time after a deadline until the hash goes.
     """
 
     owner = "hashes with a deadline"
@@ -198,9 +211,13 @@ class PastHashes(Rule):
 class FamilyLeftovers(Leftovers):
     """Gives the keys of a family without a time to live one.
 
-    Arguments: client; pattern: of the names; ttl: in seconds or as a timedelta: each key gets half
-    to double of it, by chance, so that not all of them end at once; of_type: of the keys, None:
-    any; further ones: of `Leftovers`. For the other rules of families: `Leftovers(client, [rule])`.
+    Arguments:
+        pattern: of the names.
+        ttl: in seconds or as a timedelta: each key gets half to double of it, by chance, so that
+            not all of them end at once.
+        of_type: of the keys, None: any; further ones: of `Leftovers`.
+
+    For the other rules of families: `Leftovers(client, [rule])`.
     """
 
     def __init__(

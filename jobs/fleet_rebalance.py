@@ -68,13 +68,18 @@ class _WalkedPage(NamedTuple):
 class FleetRebalance(DivisibleJob):
     """Carries keys over from the former nodes of a fleet, while readers and writers go on.
 
-    Arguments: structure: VolatileHashes or DurableKeys on a fleet with `previous`; match: a pattern
-    of redis's SCAN for keys that no due index names: those without a deadline, and all keys of a
-    native namespace (all strings, or hashes, that match it belong to the namespace); None only if
-    every key has a deadline; limit: the most keys a slice carries; dry_run: count the keys that it
-    would carry, and change nothing; name: by default ``fleet_rebalance.<namespace>``; random:
-    returns a float in [0, 1), for the choice of the node; clock: for tests. Raises:
-    ConfigurationError.
+    Arguments:
+        structure: VolatileHashes or DurableKeys on a fleet with `previous`.
+        match: a pattern of redis's SCAN for keys that no due index names: those without a deadline,
+            and all keys of a native namespace (all strings, or hashes, that match it belong to the
+            namespace); None only if every key has a deadline.
+        limit: the most keys a slice carries.
+        dry_run: count the keys that it would carry, and change nothing.
+        name: by default ``fleet_rebalance.<namespace>``.
+        random: returns a float in [0, 1), for the choice of the node.
+        clock: for tests.
+
+    Raises: ConfigurationError.
 
     A slice looks at one page of one former node, and carries the keys on it whose home is another
     node: one round trip to look, two to the former home, and one to each new one. The first slice
@@ -158,7 +163,11 @@ class FleetRebalance(DivisibleJob):
         it was carried counts until its token is removed. An index shard whose fencing tokens do not
         grow on at a new home yet counts as a key. Without former nodes, the marks of the move are
         counted. Nodes that cannot be reached are left out, and the count is not exact then, nor if
-        there was not time for all. Arguments: seconds: the most time, in seconds or a timedelta.
+        there was not time for all.
+
+        Arguments:
+            seconds: the most time, in seconds or a timedelta.
+
         Raises: ConfigurationError for a native namespace without `match`; LayoutError. O(keys) on
         the former nodes, 100 a round trip; else one round trip to each node.
         """
@@ -424,7 +433,8 @@ def _marks_of(structure: Any, layout: Layout) -> list[bytes]:
 class _RebalancingPart(PartJob):
     """Carries the keys of some stretches of former nodes, one stretch after the other.
 
-    Arguments: job; stretches: pairs of a former node and a number of its stretches.
+    Arguments:
+        stretches: pairs of a former node and a number of its stretches.
     """
 
     def __init__(self, job: FleetRebalance, stretches: Sequence[tuple[str, int]]) -> None:

@@ -65,11 +65,13 @@ if hasattr(os, "register_at_fork"):
 class HashFieldExpiry(CollectingJob):
     """Removes expired fields of one namespace's volatile hashes.
 
-    Arguments: hashes: the namespace; limit: the most fields a slice removes (5 suits web requests;
-    25 and 100 are common for queue workers); dry_run: count the fields that a slice would remove,
-    at most `limit`, and remove nothing; name: of the job, by default
-    ``hash_field_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among due
-    hashes.
+    Arguments:
+        hashes: the namespace.
+        limit: the most fields a slice removes (5 suits web requests; 25 and 100 are common for
+            queue workers).
+        dry_run: count the fields that a slice would remove, at most `limit`, and remove nothing.
+        name: of the job, by default ``hash_field_expiry.<namespace>``.
+        random: returns a float in [0, 1), for the choice among due hashes.
 
     On a native namespace the server itself expires the fields, and every slice is idle. A slice
     that asks a server for its settings, once a minute, reports the figure `server_faults`: how many
@@ -108,9 +110,13 @@ class HashFieldExpiry(CollectingJob):
         """Count the namespace's expired fields, and tell the age of the oldest.
 
         If no field has expired, but hashes are due to be looked at, they are counted instead, and
-        the count is not exact. Arguments: seconds: the most time, in seconds or a timedelta;
-        most_hashes: the most hashes, the oldest first, in which fields are counted (with more
-        hashes the count is a projection, and not exact).
+        the count is not exact.
+
+        Arguments:
+            seconds: the most time, in seconds or a timedelta.
+            most_hashes: the most hashes, the oldest first, in which fields are counted (with more
+                hashes the count is a projection, and not exact).
+
         Raises: as `perform`. Two round trips to each node, and one for each 500 hashes with
         garbage.
         """
@@ -121,8 +127,11 @@ class HashFieldExpiry(CollectingJob):
 class _FieldCollector(DueCollector):
     """Collects the garbage of one namespace, through a twin's one-attempt connections.
 
-    Arguments: index: of the namespace; names: of its keys; script: gives a script of volatile
-    hashes by its name; clock: measures how long an attempt takes.
+    Arguments:
+        index: of the namespace.
+        names: of its keys.
+        script: gives a script of volatile hashes by its name.
+        clock: measures how long an attempt takes.
     """
 
     scripts = "volatile_hashes/"
@@ -343,7 +352,9 @@ class _FieldCollector(DueCollector):
     ) -> _Collected:
         """Make one attempt on some hashes; a write to any of them aborts it.
 
-        Arguments: now_ms: the server's time, by which fields have expired; limit: the most fields.
+        Arguments:
+            now_ms: the server's time, by which fields have expired.
+            limit: the most fields.
         """
         keys = [key for due in some for key in self._names.for_reading(due.key)]
         each = -(-limit // len(some))
@@ -369,7 +380,8 @@ class _FieldCollector(DueCollector):
     ) -> list[_HashGarbage]:
         """WATCH hashes; return the garbage of each, at most `limit` fields in all.
 
-        Arguments: each: of how many fields of each hash the deadline is read, and of one more.
+        Arguments:
+            each: of how many fields of each hash the deadline is read, and of one more.
         """
         names = [self._names.for_reading(due.key) for due in some]
         firsts = [("ZRANGE", deadlines, 0, each, "WITHSCORES") for _, deadlines in names]
@@ -552,7 +564,8 @@ class _FieldCollector(DueCollector):
     def _collect_when_full(self, some: list[DueKey], slice: Slice, limit: int) -> int:
         """Collect hashes by scripts, because a full server has refused the transaction (law 3).
 
-        Arguments: limit: the most fields, at least one for each hash.
+        Arguments:
+            limit: the most fields, at least one for each hash.
         """
         if not some:
             return 0

@@ -49,14 +49,20 @@ _MOST_ATTEMPTS = 1_000_000_000
 class IckReaper(DivisibleJob):
     """Returns stale reservations to the producer set; sets members aside that go stale repeatedly.
 
-    Arguments: ick: an `Ick`, or a structure that has several of them as ``icks`` or ``shards()``,
-    of which each slice serves one, chosen at random; lease: how long a reservation holds, seconds
-    or a timedelta: longer than the longest batch takes; limit: the most members a slice handles;
-    max_attempts: how often a member is returned at most; when its reservation goes stale once more,
-    it goes to the dead (`Ick.dead`, `Ick.revive`, `Ick.discard`), and nothing is ever dropped;
-    dry_run: count the members that would be returned or set aside, and change nothing; name: of the
-    job, by default ``ick_reaper.<key>``; random: returns a float in [0, 1). Raises:
-    ConfigurationError for a wrong argument.
+    Arguments:
+        ick: an `Ick`, or a structure that has several of them as ``icks`` or ``shards()``, of which
+            each slice serves one, chosen at random.
+        lease: how long a reservation holds, seconds or a timedelta: longer than the longest batch
+            takes.
+        limit: the most members a slice handles.
+        max_attempts: how often a member is returned at most; when its reservation goes stale once
+            more, it goes to the dead (`Ick.dead`, `Ick.revive`, `Ick.discard`), and nothing is ever
+            dropped.
+        dry_run: count the members that would be returned or set aside, and change nothing.
+        name: of the job, by default ``ick_reaper.<key>``.
+        random: returns a float in [0, 1).
+
+    Raises: ConfigurationError for a wrong argument.
 
     A late `ack` of a returned member is ignored, and says so. While the current reservation is not
     stale, nothing is returned: its consumer gets all other reserved members with its next reserve.
@@ -128,9 +134,12 @@ class IckReaper(DivisibleJob):
     def backlog(self, seconds: Duration = 5.0, most_members: int = 1000) -> Backlog:
         """Count stale reservations, and say how long ago the oldest went stale.
 
-        Arguments: seconds: how long it may take, in seconds or a timedelta; most_members: how many
-        of each Ick are looked at (beyond that the count is a projection, and says so). Raises:
-        LayoutError; OutOfTime; connection faults. One round trip for each Ick.
+        Arguments:
+            seconds: how long it may take, in seconds or a timedelta.
+            most_members: how many of each Ick are looked at (beyond that the count is a projection,
+                and says so).
+
+        Raises: LayoutError; OutOfTime; connection faults. One round trip for each Ick.
         """
         budget = Budget.whole(seconds)
         count, oldest, exact = 0, 0.0, True
@@ -198,8 +207,11 @@ class _IckFindings:
 class _Reaper:
     """Reaps one Ick through a twin's one-attempt connections.
 
-    Arguments: ick; lease: seconds; max_attempts: how often a member is
-    returned at most; random: returns a float in [0, 1); of: one of how many Icks it is.
+    Arguments:
+        lease: seconds.
+        max_attempts: how often a member is returned at most.
+        random: returns a float in [0, 1).
+        of: one of how many Icks it is.
     """
 
     def __init__(

@@ -31,9 +31,12 @@ __all__ = ["KeyExpiry"]
 class KeyExpiry(CollectingJob):
     """Deletes durable keys of one namespace whose deadline has passed.
 
-    Arguments: keys: the namespace; limit: the most keys a slice deletes; dry_run: count the keys
-    that a slice would delete, at most `limit`, and delete nothing; name: of the job, by default
-    ``key_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among due keys.
+    Arguments:
+        keys: the namespace.
+        limit: the most keys a slice deletes.
+        dry_run: count the keys that a slice would delete, at most `limit`, and delete nothing.
+        name: of the job, by default ``key_expiry.<namespace>``.
+        random: returns a float in [0, 1), for the choice among due keys.
 
     A slice takes at most two round trips to find keys that are due, and one after each to delete
     them. A script checks each deadline again, in place of WATCH: an extended lease changes only the
@@ -69,7 +72,9 @@ class KeyExpiry(CollectingJob):
 class _KeyCollector(DueCollector):
     """Collects the garbage of one namespace, through a twin's one-attempt connections.
 
-    Arguments: index: of the namespace; script: gives a script of durable keys by its name.
+    Arguments:
+        index: of the namespace.
+        script: gives a script of durable keys by its name.
     """
 
     scripts = "durable_keys/"

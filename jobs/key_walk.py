@@ -101,7 +101,10 @@ def scan_page(
 ) -> ScannedPage:
     """Read a page of a node's keys. One round trip.
 
-    Arguments: twin; node; scan: the command SCAN; slice; further: commands for the same round trip.
+    Arguments:
+        scan: the command SCAN.
+        further: commands for the same round trip.
+
     Raises: error replies of SCAN and of the further commands; OutOfTime; connection faults.
     """
     commands: list[Command] = [("INFO", "server"), scan, *further]
@@ -141,8 +144,12 @@ def move_place(
 ) -> None:
     """Write a walk's place down, unless it was moved since it was read. One round trip.
 
-    Arguments: twin; key: of the hash; raw: as `read_place` returned it; fields: the new names and
-    values; slice; keep: the seconds after which a place that nobody moves is gone, None: never.
+    Arguments:
+        key: of the hash.
+        raw: as `read_place` returned it.
+        fields: the new names and values.
+        keep: the seconds after which a place that nobody moves is gone, None: never.
+
     Raises: Aborted if another recruit has moved it; OutOfTime; connection faults.
     """
     seconds = "" if keep is None else keep

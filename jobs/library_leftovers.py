@@ -92,9 +92,11 @@ class _OfHuey(Rule):
 class HueyRevocations(_OfHuey):
     """Huey's revocations of tasks that are in no queue and in no schedule.
 
-    Arguments: queue: the name that was given to Huey; expiring: whether it is one of Huey's
-    RedisExpireStorages, which keep revocations as keys; gap: between the sightings, in seconds or
-    as a timedelta: longer than any task runs, as a running one may be queued again.
+    Arguments:
+        queue: the name that was given to Huey.
+        expiring: whether it is one of Huey's RedisExpireStorages, which keep revocations as keys.
+        gap: between the sightings, in seconds or as a timedelta: longer than any task runs, as a
+            running one may be queued again.
 
     Revocations of ids that are no UUIDs are unknown, and all of them while the queue or the
     schedule is longer than 500 tasks, or holds compressed ones. Those of classes of tasks stay.
@@ -145,9 +147,13 @@ class HueyRevocations(_OfHuey):
 class HueyResults(_OfHuey):
     """Results of Huey's tasks that nobody has fetched for long.
 
-    Arguments: queue: the name that was given to Huey; retention: for how long a result must have
-    been there unchanged, in seconds or as a timedelta. A result of a RedisExpireStorage ends by
-    itself. Fields that are no UUIDs (locks, windows of rate limits, parts of chords) stay.
+    Arguments:
+        queue: the name that was given to Huey.
+        retention: for how long a result must have been there unchanged, in seconds or as a
+            timedelta.
+
+    A result of a RedisExpireStorage ends by itself. Fields that are no UUIDs (locks, windows of
+    rate limits, parts of chords) stay.
     """
 
     name = "huey.results"
@@ -180,10 +186,14 @@ class HueyResults(_OfHuey):
 class OrphanedWrites(Rule):
     """Writes of LangGraph's Redis checkpointer whose checkpoint is gone.
 
-    Arguments: gap: between the sightings, in seconds or as a timedelta: a write may come before its
-    checkpoint; of_type: of the keys. A write of a thread with a shallow checkpoint stays, because
-    the shallow saver's checkpoints have no ids. Where the checkpointer was given other prefixes, it
-    finds nothing. The write's entry in its register goes with it.
+    Arguments:
+        gap: between the sightings, in seconds or as a timedelta: a write may come before its
+            checkpoint.
+        of_type: of the keys.
+
+    A write of a thread with a shallow checkpoint stays, because the shallow saver's checkpoints
+    have no ids. Where the checkpointer was given other prefixes, it finds nothing. The write's
+    entry in its register goes with it.
     """
 
     name = "langgraph.writes"
@@ -221,9 +231,12 @@ class OrphanedWrites(Rule):
 class StaleViews(Rule):
     """Feast's feature views in an entity's hash whose values are older than you declare.
 
-    Arguments: project: of Feast; view: the feature view's name (with ``_v2`` and so on if Feast's
-    registry adds versions); features: the names of its features; age: of the values' event time, in
-    seconds or as a timedelta: the view's own ttl at least, after which Feast says OUTSIDE_MAX_AGE.
+    Arguments:
+        project: of Feast.
+        view: the feature view's name (with ``_v2`` and so on if Feast's registry adds versions).
+        features: the names of its features.
+        age: of the values' event time, in seconds or as a timedelta: the view's own ttl at least,
+            after which Feast says OUTSIDE_MAX_AGE.
 
     Feast writes a view's values and its time by one HSET, so the WATCHed hash changes with it. A
     key is read to its last byte, for Feast puts the project behind it without a separator. Keys of
@@ -279,8 +292,12 @@ def _behind_entity(key: bytes) -> bytes | None:
 class HueyLeftovers(Leftovers):
     """Removes Huey's revocations of tasks that are gone, and results that nobody fetches.
 
-    Arguments: client; queue, expiring, gap: see `HueyRevocations`; retention: see `HueyResults`,
-    None: results stay; further ones: of `Leftovers`, with a retention but for undo.
+    Arguments:
+        queue: see `HueyRevocations`.
+        expiring: see `HueyRevocations`.
+        gap: see `HueyRevocations`.
+        retention: see `HueyResults`, None: results stay; further ones: of `Leftovers`, with a
+            retention but for undo.
     """
 
     def __init__(
@@ -303,7 +320,8 @@ class HueyLeftovers(Leftovers):
 class LangGraphLeftovers(Leftovers):
     """Removes writes of LangGraph's Redis checkpointer whose checkpoint is gone.
 
-    Arguments: client; gap: see `OrphanedWrites`; further ones: of `Leftovers`.
+    Arguments:
+        gap: see `OrphanedWrites`; further ones: of `Leftovers`.
     """
 
     def __init__(
@@ -320,8 +338,10 @@ class LangGraphLeftovers(Leftovers):
 class FeastLeftovers(Leftovers):
     """Removes stale feature views from the hashes of Feast's Redis online store.
 
-    Arguments: client; project: of Feast; views: by its name, each view's features and the age of
-    stale values; see `StaleViews`; further ones: of `Leftovers`.
+    Arguments:
+        project: of Feast.
+        views: by its name, each view's features and the age of stale values; see `StaleViews`;
+            further ones: of `Leftovers`.
     """
 
     def __init__(

@@ -65,16 +65,22 @@ _WHAT = "blocks to compact"
 class LogCompactor(LogJob):
     """Makes logs small: a full block becomes one string, and a cold one is compressed.
 
-    Arguments: log: a `Log` or `AsyncLog`, or several, of which each slice serves one, chosen at
-    random; limit: the most blocks a slice handles; cold: how long after sealing a block is
-    compressed (a block that has been full for so long is compressed at once); codec: ``auto`` for
-    zstd if the extra ``log`` is installed and zlib if not, ``zstd``, ``zlib``, or ``none`` to seal
-    only; level: of the compression, by default 3 of zstd's 1 to 22 and 6 of zlib's 0 to 9; idle:
-    compress only blocks that nobody has read for so long, by the server's own record (which it does
-    not keep if its maxmemory-policy counts uses); 0 not to ask; most_bytes: the most that a slice
-    reads from the server; dry_run: count the blocks that it would handle, and change nothing; name:
-    of the job, by default ``log_compactor.<log>``; random: returns a float in [0, 1). Raises:
-    ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
+    Arguments:
+        log: a `Log` or `AsyncLog`, or several, of which each slice serves one, chosen at random.
+        limit: the most blocks a slice handles.
+        cold: how long after sealing a block is compressed (a block that has been full for so long
+            is compressed at once).
+        codec: ``auto`` for zstd if the extra ``log`` is installed and zlib if not, ``zstd``,
+            ``zlib``, or ``none`` to seal only.
+        level: of the compression, by default 3 of zstd's 1 to 22 and 6 of zlib's 0 to 9.
+        idle: compress only blocks that nobody has read for so long, by the server's own record
+            (which it does not keep if its maxmemory-policy counts uses); 0 not to ask.
+        most_bytes: the most that a slice reads from the server.
+        dry_run: count the blocks that it would handle, and change nothing.
+        name: of the job, by default ``log_compactor.<log>``.
+        random: returns a float in [0, 1).
+
+    Raises: ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
 
     Readers find one form or the other at any moment, with the same entries; a read changes nothing,
     so it aborts no slice. If a block is evicted or deleted meanwhile, the slice is aborted. Every
@@ -171,7 +177,8 @@ class PackingPace:
     work that fits. If nothing fits, nothing is measured. So each such slice raises the pace a
     little, up to the best pace of late, which a busy hour lowers only bit by bit.
 
-    Arguments: bytes_a_second: what is reckoned with at first.
+    Arguments:
+        bytes_a_second: what is reckoned with at first.
     """
 
     def __init__(self, bytes_a_second: float) -> None:
@@ -241,7 +248,8 @@ class _ColdBacklog:
 class Compactor(LogEngine):
     """Compacts one log through its twin's one-attempt connections.
 
-    Arguments: log; settings; random: returns a float in [0, 1).
+    Arguments:
+        random: returns a float in [0, 1).
     """
 
     def __init__(
@@ -616,7 +624,9 @@ class Compactor(LogEngine):
     def _compress(self, raw: bytes, left: float, slice: Slice) -> bytes:
         """Return a block compressed, and learn how long that takes here.
 
-        Arguments: raw; left: how many seconds the slice had when this block was begun; slice.
+        Arguments:
+            left: how many seconds the slice had when this block was begun.
+
         Raises: OutOfTime as soon as the slice is over, so that the host does not wait.
         """
 

@@ -28,7 +28,8 @@ from workstealing.structures.log.base import LogBase
 class LogEngine(abc.ABC):
     """The work of a job on one log, through its twin's one-attempt connections.
 
-    Arguments: log; random: returns a float in [0, 1).
+    Arguments:
+        random: returns a float in [0, 1).
     """
 
     def __init__(self, log: LogBase, random: Callable[[], float]) -> None:
@@ -62,8 +63,11 @@ class LogEngine(abc.ABC):
 class LogJob(DivisibleJob):
     """A job on one log or several, with an engine for each of them.
 
-    Arguments: log; limit; dry_run; name; random: see `LogCompactor`. A subclass sets `_kind`: its
-    name if it has no other; `_done`: its work in one word; and `_engines`.
+    Arguments:
+        random: see `LogCompactor`.
+
+    A subclass sets `_kind`: its name if it has no other; `_done`: its work in one word; and
+    `_engines`.
     """
 
     access = JobAccess(("log",))
@@ -113,8 +117,10 @@ class LogJob(DivisibleJob):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the blocks that wait in all logs, and say for how long the oldest has.
 
-        Arguments: seconds: how long it may take, in seconds or a timedelta. Raises: LayoutError;
-        connection faults. Two or three round trips a log.
+        Arguments:
+            seconds: how long it may take, in seconds or a timedelta.
+
+        Raises: LayoutError; connection faults. Two or three round trips a log.
         """
         budget = Budget.whole(seconds)
         found = [each.backlog(budget) for each in self._engines]

@@ -37,14 +37,20 @@ _FACTS = ("mark", "block", "next", "kept", "epoch", "joined")
 class LogTrimmer(LogJob):
     """Evicts the oldest blocks of logs by age, number or size, and frees evicted blocks.
 
-    Arguments: log: a `Log` or `AsyncLog`, or several, of which each slice serves one, chosen at
-    random; limit: the most blocks a slice evicts and frees; max_age: a block goes when its last
-    entry is older than this by the server's clock, in seconds or as a timedelta; max_entries: at
-    least so many stay, and less than a block more; max_bytes: all blocks together may take so many
-    bytes of the server's memory; spare_groups: keep the entries that any group of the log has not
-    got yet, or has not acknowledged yet, whatever the bounds say; dry_run: count the blocks that
-    would go, and change nothing; name: of the job, by default ``log_trimmer.<log>``; random:
-    returns a float in [0, 1). Raises: ConfigurationError.
+    Arguments:
+        log: a `Log` or `AsyncLog`, or several, of which each slice serves one, chosen at random.
+        limit: the most blocks a slice evicts and frees.
+        max_age: a block goes when its last entry is older than this by the server's clock, in
+            seconds or as a timedelta.
+        max_entries: at least so many stay, and less than a block more.
+        max_bytes: all blocks together may take so many bytes of the server's memory.
+        spare_groups: keep the entries that any group of the log has not got yet, or has not
+            acknowledged yet, whatever the bounds say.
+        dry_run: count the blocks that would go, and change nothing.
+        name: of the job, by default ``log_trimmer.<log>``.
+        random: returns a float in [0, 1).
+
+    Raises: ConfigurationError.
 
     Bounds that are None do not count, and the first bound that is passed decides. With bounds or
     without, it frees the blocks that `Log.evict` and ``append(keep=)`` have left.
@@ -160,7 +166,8 @@ class _LogSize:
 class Trimming(LogEngine):
     """Trims one log through its twin's one-attempt connections.
 
-    Arguments: log; bounds; random: returns a float in [0, 1).
+    Arguments:
+        random: returns a float in [0, 1).
     """
 
     def __init__(self, log: LogBase, bounds: Bounds, random: Callable[[], float]) -> None:
@@ -276,8 +283,10 @@ class Trimming(LogEngine):
 def estimate(oldest: Sequence[int], sampled: Sequence[int], others: int) -> _LogSize:
     """Estimate a log's size: the low end of the likely range, so that chance evicts nothing.
 
-    Arguments: oldest: bytes of the first blocks, all of them; sampled: of some of the others, in
-    order and in equal steps; others: how many these are.
+    Arguments:
+        oldest: bytes of the first blocks, all of them.
+        sampled: of some of the others, in order and in equal steps.
+        others: how many these are.
 
     Source: the standard error of a systematic sample by successive differences (K. Wolter,
     Introduction to Variance Estimation, 1985, chapter 8).

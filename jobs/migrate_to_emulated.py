@@ -64,10 +64,14 @@ class MigrateToEmulated(DivisibleJob):
     namespace is emulated, slices are idle; but where a former release has left marks that refuse
     writes, it is moved back once more.
 
-    Arguments: hashes: the namespace; match: a pattern of Redis's for its keys, such as
-    ``"item:*"``: a native namespace has no list of them; limit: the most fields a slice hands back;
-    dry_run: count the fields that a slice would hand back, and change nothing; name: by default
-    ``migrate_to_emulated.<namespace>``; random: returns a float in [0, 1).
+    Arguments:
+        hashes: the namespace.
+        match: a pattern of Redis's for its keys, such as ``"item:*"``: a native namespace has no
+            list of them.
+        limit: the most fields a slice hands back.
+        dry_run: count the fields that a slice would hand back, and change nothing.
+        name: by default ``migrate_to_emulated.<namespace>``.
+        random: returns a float in [0, 1).
     """
 
     access = JobAccess(
@@ -200,8 +204,10 @@ class MigrateToEmulated(DivisibleJob):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the fields to hand back; a lower bound if there was not time for all hashes.
 
-        Arguments: seconds: the most time, in seconds or a timedelta. Raises: as `perform`. One
-        round trip for each 100 keys, and two for each hash.
+        Arguments:
+            seconds: the most time, in seconds or a timedelta.
+
+        Raises: as `perform`. One round trip for each 100 keys, and two for each hash.
         """
         seconds = seconds_of(seconds, "seconds")
         self._index.forget_layout()

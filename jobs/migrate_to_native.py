@@ -73,10 +73,13 @@ class MigrateToNative(DivisibleJob):
     A server with a known fault that applies is refused: see the table of faults in
     docs/volatile_hashes.md.
 
-    Arguments: hashes: the namespace; limit: the most fields a slice hands over; accept: names of
-    faults of the server that you accept; dry_run: count the
-    fields that a slice would hand over, at most `limit`, and change nothing; name: by default
-    ``migrate_to_native.<namespace>``; random: returns a float in [0, 1).
+    Arguments:
+        hashes: the namespace.
+        limit: the most fields a slice hands over.
+        accept: names of faults of the server that you accept.
+        dry_run: count the fields that a slice would hand over, at most `limit`, and change nothing.
+        name: by default ``migrate_to_native.<namespace>``.
+        random: returns a float in [0, 1).
     """
 
     access = JobAccess(
@@ -130,8 +133,10 @@ class MigrateToNative(DivisibleJob):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the fields that are not handed over yet; their age is unknown.
 
-        Arguments: seconds: the most time, in seconds or a timedelta. Raises: as `perform`. Two
-        round trips to each node.
+        Arguments:
+            seconds: the most time, in seconds or a timedelta.
+
+        Raises: as `perform`. Two round trips to each node.
         """
         return self._migrator.backlog(seconds_of(seconds, "seconds"))
 
@@ -155,7 +160,10 @@ class MigrateToNative(DivisibleJob):
 class _Migrator:
     """Hands over the hashes of one namespace.
 
-    Arguments: twin, names and translator of the namespace; random; clock.
+    Arguments:
+        twin: of the namespace.
+        names: of the namespace.
+        translator: of the namespace.
     """
 
     def __init__(

@@ -68,10 +68,15 @@ class NativeFieldAudit(Job):
     differs on a replica that has come as far, is a difference. Small hashes are read whole, so a
     server that frees expired fields only when they are read frees them.
 
-    Arguments: hashes: the namespace; match: a pattern of Redis's for its keys, such as
-    ``"item:*"``: a native namespace has no list of them; replica: a client of a replica, None:
-    nothing is compared; limit: the most fields that a slice looks at; name: by default
-    ``native_field_audit.<namespace>``; random: returns a float in [0, 1).
+    Arguments:
+        hashes: the namespace.
+        match: a pattern of Redis's for its keys, such as ``"item:*"``: a native namespace has no
+            list of them.
+        replica: a client of a replica, None: nothing is compared.
+        limit: the most fields that a slice looks at.
+        name: by default ``native_field_audit.<namespace>``.
+        random: returns a float in [0, 1).
+
     Raises: ConfigurationError, also for a replica beside a cluster's client.
 
     Figures of a slice: `fields_compared`; `replica_differences`; `kept_past_deadline`, the expired

@@ -48,11 +48,13 @@ class QueueExpiry(CollectingJob):
     are not deleted: they stay, the rest of their queue is deleted, and the queue is looked at again
     a day later. The legacy stream is not the queue's own, and stays too.
 
-    Arguments: queues: a client, a fleet, or one of the namespace's queues; limit: the most keys a
-    slice deletes (a script at most 100); namespace: by default the queue's, or ``shuffle_queues``;
-    dry_run: count the keys of idle queues, at most `limit`, and delete nothing; name: of the job,
-    by default ``queue_expiry.<namespace>``; random: returns a float in [0, 1), for the choice among
-    due queues.
+    Arguments:
+        queues: a client, a fleet, or one of the namespace's queues.
+        limit: the most keys a slice deletes (a script at most 100).
+        namespace: by default the queue's, or ``shuffle_queues``.
+        dry_run: count the keys of idle queues, at most `limit`, and delete nothing.
+        name: of the job, by default ``queue_expiry.<namespace>``.
+        random: returns a float in [0, 1), for the choice among due queues.
 
     A slice takes at most two round trips to find queues that are due, and two for each script. Each
     script checks again that the queue is due, so a user who comes in between wins. The keys deleted
@@ -105,7 +107,9 @@ class QueueExpiry(CollectingJob):
 class _QueueCollector(DueCollector):
     """Collects the idle queues of one namespace, through a twin's one-attempt connections.
 
-    Arguments: index: of the namespace; clock_shift_ms: for tests.
+    Arguments:
+        index: of the namespace.
+        clock_shift_ms: for tests.
     """
 
     scripts = "shuffle_queue/"

@@ -69,8 +69,9 @@ class _OfRq(Rule):
 class GhostJobs(_OfRq):
     """Hashes of jobs that hold a heartbeat and nothing else.
 
-    Arguments: gap: between the two sightings, in seconds or as a timedelta; prefix: of RQ's keys
-    (RQ 3's `RQ_KEY_PREFIX`).
+    Arguments:
+        gap: between the two sightings, in seconds or as a timedelta.
+        prefix: of RQ's keys (RQ 3's `RQ_KEY_PREFIX`).
 
     Proof: RQ writes all fields of a job at once, and deletes the whole hash. A worker's heartbeat
     that comes after the deletion makes a hash anew with that one field. To RQ a hash without the
@@ -100,8 +101,11 @@ class GhostJobs(_OfRq):
 class EndedJobs(_OfRq):
     """Jobs that were cancelled, or have failed, longer ago than a retention.
 
-    Arguments: status: "canceled" or "failed" (also those that were stopped: they are in the same
-    registry); retention: in seconds or as a timedelta; prefix: of RQ's keys.
+    Arguments:
+        status: "canceled" or "failed" (also those that were stopped: they are in the same
+            registry).
+        retention: in seconds or as a timedelta.
+        prefix: of RQ's keys.
 
     A job goes with its place in the registry, its results and its dependencies. A job on which
     others depend stays: they may wait for it. So does one that a worker still executes, and one
@@ -147,8 +151,10 @@ class EndedJobs(_OfRq):
 class StrandedJobs(_OfRq):
     """Failed jobs without a place in the registry of failed ones, longer ago than a retention.
 
-    Arguments: retention: in seconds or as a timedelta; gap: between the two sightings; prefix: of
-    RQ's keys.
+    Arguments:
+        retention: in seconds or as a timedelta.
+        gap: between the two sightings.
+        prefix: of RQ's keys.
 
     RQ's `requeue` takes the place away first, and puts the job into its queue by a later command: a
     process that was killed in between leaves a job that RQ itself never looks at again. One that
@@ -195,7 +201,9 @@ class StrandedJobs(_OfRq):
 class DeadWorkers(_OfRq):
     """Names of workers whose hashes have ended.
 
-    Arguments: gap: between the two sightings, in seconds or as a timedelta; prefix: of RQ's keys.
+    Arguments:
+        gap: between the two sightings, in seconds or as a timedelta.
+        prefix: of RQ's keys.
 
     Proof: a worker writes its hash and its name in one transaction, and its heartbeats keep the
     hash. The absence of the hash is WATCHed. The risk that is left: a worker that was stopped for
@@ -225,7 +233,9 @@ class DeadWorkers(_OfRq):
 class WorkersWithoutBirth(_OfRq):
     """Hashes of workers that were written to after they had ended, before RQ 2.9.
 
-    Arguments: gap: between the two sightings, in seconds or as a timedelta; prefix: of RQ's keys.
+    Arguments:
+        gap: between the two sightings, in seconds or as a timedelta.
+        prefix: of RQ's keys.
 
     Proof: a worker is born by one transaction that writes `birth` and the time to live. Its next
     heartbeat would change `last_heartbeat` and give the hash a time to live.
@@ -255,7 +265,9 @@ class WorkersWithoutBirth(_OfRq):
 class OrphanedResults(_OfRq):
     """Streams of results whose jobs are gone; RQ 2 leaves them when a job is deleted.
 
-    Arguments: gap: between the two sightings, in seconds or as a timedelta; prefix: of RQ's keys.
+    Arguments:
+        gap: between the two sightings, in seconds or as a timedelta.
+        prefix: of RQ's keys.
 
     Proof: a job that ends writes its hash and its result in one transaction, and both live equally
     long. A result without a job can be read only by a process that has kept the job's object.
@@ -288,9 +300,12 @@ class OrphanedResults(_OfRq):
 class RqLeftovers(Leftovers):
     """Removes what RQ leaves in Redis.
 
-    Arguments: client: of RQ's server; prefix: of RQ's keys (`RQ_KEY_PREFIX`, since RQ 3);
-    retention: after which cancelled and failed jobs go, in seconds or as a timedelta, None: they
-    stay; gap: between two sightings; further ones: of `Leftovers`.
+    Arguments:
+        client: of RQ's server.
+        prefix: of RQ's keys (`RQ_KEY_PREFIX`, since RQ 3).
+        retention: after which cancelled and failed jobs go, in seconds or as a timedelta, None:
+            they stay.
+        gap: between two sightings; further ones: of `Leftovers`.
     """
 
     def __init__(

@@ -48,10 +48,14 @@ def settle(
 ) -> Settled:
     """Ask the source about ids of a sub-set in one attempt; add or remove them accordingly.
 
-    Arguments: sample: the number of tracked ids to draw at random, instead of `stale`; stale:
-    tracked ids, removed if they have no work; missing: ids that may not be tracked, added if they
-    have work; dry_run: change nothing, only count. Raises: Aborted if another writer came first;
-    the source's errors; LayoutError; connection faults. Two round trips and one question.
+    Arguments:
+        sample: the number of tracked ids to draw at random, instead of `stale`.
+        stale: tracked ids, removed if they have no work.
+        missing: ids that may not be tracked, added if they have work.
+        dry_run: change nothing, only count.
+
+    Raises: Aborted if another writer came first; the source's errors; LayoutError; connection
+    faults. Two round trips and one question.
     """
     names = tracked.names
     ids, state = names.keys(sub_set)
@@ -109,10 +113,14 @@ def settle_unchanged(
 ) -> Settled:
     """Remove and add ids of a sub-set unless its generation has changed since the table was read.
 
-    Arguments: generation: as it was read before the table; stale: ids to remove; missing: ids to
-    add; timeout: the longest single wait in seconds; None: as for every job. Raises: Aborted if the
-    application has tracked or untracked ids of the sub-set, and nothing was changed; LayoutError;
-    connection faults. One round trip.
+    Arguments:
+        generation: as it was read before the table.
+        stale: ids to remove.
+        missing: ids to add.
+        timeout: the longest single wait in seconds; None: as for every job.
+
+    Raises: Aborted if the application has tracked or untracked ids of the sub-set, and nothing was
+    changed; LayoutError; connection faults. One round trip.
     """
     names = tracked.names
     keys = names.keys(sub_set)

@@ -54,10 +54,13 @@ def checked_dialect(dialect: sa.Dialect) -> str:
 class DeadlineColumn:
     """A column's deadlines: which are past, and for how long.
 
-    Arguments: column: in the statements; kind: its type in the database, which decides; dialect;
-    unit: "seconds" or "milliseconds" since the epoch, for a column of numbers only; hold: seconds
-    after the column's time at which a row may go. Raises: ConfigurationError for another type, or
-    for a unit that is missing or not wanted.
+    Arguments:
+        column: in the statements.
+        kind: its type in the database, which decides.
+        unit: "seconds" or "milliseconds" since the epoch, for a column of numbers only.
+        hold: seconds after the column's time at which a row may go.
+
+    Raises: ConfigurationError for another type, or for a unit that is missing or not wanted.
 
     Times without a zone are UTC. A date is past when its whole day is, in UTC.
     """
@@ -103,7 +106,11 @@ class DeadlineColumn:
         make(column, kind, is_number)
 
     def overdue_seconds(self, age: Any) -> float:
-        """Return for how many seconds a row was garbage. Arguments: age, as `age` selects it."""
+        """Return for how many seconds a row was garbage.
+
+        Arguments:
+            age: as `age` selects it.
+        """
         seconds = float(age) / self._scale - self._hold - self._extra
         return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 

@@ -64,16 +64,21 @@ class _SliceFindings:
 class SqlExpiry(Job):
     """Deletes rows of a SQL table whose deadline has passed by the database's clock.
 
-    Arguments: engine: of SQLAlchemy 2, on PostgreSQL, MySQL 8, MariaDB 10.6 or SQLite; table: a
-    `Table` or the name of one, with a primary key; column: the name of the column of deadlines,
-    which should have an index: a time with or without a zone (without: UTC), a date (past after its
-    whole day in UTC), or a number; limit: the most rows of a slice; unit: "seconds" or
-    "milliseconds" since the epoch, for numbers; grace: how long a row stays after its deadline;
-    retention: for a column that says when the row was made, how long it stays from then on; both in
-    seconds or a timedelta; where: further conditions: {column: value}, {column: [values]} or an
-    expression of SQLAlchemy; schema: of a table given by name; dry_run: count the rows that a slice
-    would delete and delete nothing, which is the default; name: of the job, by default
-    ``sql_expiry.<table>``.
+    Arguments:
+        engine: of SQLAlchemy 2, on PostgreSQL, MySQL 8, MariaDB 10.6 or SQLite.
+        table: a `Table` or the name of one, with a primary key.
+        column: the name of the column of deadlines, which should have an index: a time with or
+            without a zone (without: UTC), a date (past after its whole day in UTC), or a number.
+        limit: the most rows of a slice.
+        unit: "seconds" or "milliseconds" since the epoch, for numbers.
+        grace: how long a row stays after its deadline.
+        retention: for a column that says when the row was made, how long it stays from then on;
+            both in seconds or a timedelta.
+        where: further conditions: {column: value}, {column: [values]} or an expression of
+            SQLAlchemy.
+        schema: of a table given by name.
+        dry_run: count the rows that a slice would delete and delete nothing, which is the default.
+        name: of the job, by default ``sql_expiry.<table>``.
 
     A slice is one transaction: it selects up to `limit` keys through the column's index, passes
     over locked rows, and deletes them by key where the deadline is still past. It waits 10 ms for
@@ -161,9 +166,11 @@ class SqlExpiry(Job):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the rows past their deadline, 10,000 at most.
 
-        Arguments: seconds: how long it may take, in seconds or a timedelta, the opening of a
-        connection included. Returns: a Backlog, exact unless there are more. Raises: as `perform`.
-        Two SELECTs.
+        Arguments:
+            seconds: how long it may take, in seconds or a timedelta, the opening of a connection
+                included.
+
+        Returns: a Backlog, exact unless there are more. Raises: as `perform`. Two SELECTs.
         """
         seconds = seconds_of(seconds, "seconds")
         deadline = time.monotonic() + seconds
@@ -201,8 +208,11 @@ class SqlExpiry(Job):
     def connect(self, seconds: Duration = 5.0) -> None:
         """Wait until the job's connection is open, for instance when a process starts.
 
-        Arguments: seconds: how long, in seconds or a timedelta. Raises: Skipped if it does not open
-        in time; the error of opening it; ConfigurationError for an unusable table.
+        Arguments:
+            seconds: how long, in seconds or a timedelta.
+
+        Raises: Skipped if it does not open in time; the error of opening it; ConfigurationError for
+        an unusable table.
         """
         seconds = seconds_of(seconds, "seconds")
         with blaming(self):

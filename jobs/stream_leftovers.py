@@ -74,9 +74,12 @@ class _OfStreams(Rule):
 class AcknowledgedEntries(_OfStreams):
     """Entries of streams that every group has been given, and has acknowledged.
 
-    Arguments: pattern: of the streams' names; groups: the least number of groups; a stream with
-    fewer stays as it is, because a group that is yet to come may want its entries; name. A stream
-    with more than 1,000 groups is unknown.
+    Arguments:
+        pattern: of the streams' names.
+        groups: the least number of groups; a stream with fewer stays as it is, because a group that
+            is yet to come may want its entries.
+
+    A stream with more than 1,000 groups is unknown.
 
     Declared: by the pattern you say that these streams are read by groups alone. Proof of the rest:
     take an entry before each group's first pending one, and not behind the last one that any group
@@ -125,7 +128,9 @@ class AcknowledgedEntries(_OfStreams):
 class _OfConsumers(_OfStreams):
     """The part that the rules of consumers share that have asked for nothing for long.
 
-    Arguments: pattern; idle; name: by default the class's own; most: see `IdleConsumers`.
+    Arguments:
+        name: by default the class's own.
+        most: see `IdleConsumers`.
     """
 
     def __init__(
@@ -147,7 +152,11 @@ class _OfConsumers(_OfStreams):
 
     @abc.abstractmethod
     def _judged(self, item: Item, about: Sequence[Mapping[bytes, Any]]) -> Verdicts:
-        """Judge a stream. Arguments: item; about: what the server says of its groups."""
+        """Judge a stream.
+
+        Arguments:
+            about: what the server says of its groups.
+        """
 
     def offer(self) -> Offer:
         """Offer a job on the streams of a family, for the time that the user declares."""
@@ -159,11 +168,14 @@ class _OfConsumers(_OfStreams):
 class IdleConsumers(_OfConsumers):
     """Consumers without pending entries that have asked for nothing for long.
 
-    Arguments: pattern: of the streams' names; idle: for how long, in seconds or as a timedelta;
-    name; most: the most consumers of all groups of a stream that the server is asked to list (about
-    1 ms for 1,000); a stream with more is unknown. A consumer that waits in one long BLOCK is
-    idle, too. It loses nothing: the server makes it anew when it is given an entry, and when it
-    asks again.
+    Arguments:
+        pattern: of the streams' names.
+        idle: for how long, in seconds or as a timedelta; name.
+        most: the most consumers of all groups of a stream that the server is asked to list (about 1
+            ms for 1,000); a stream with more is unknown.
+
+    A consumer that waits in one long BLOCK is idle, too. It loses nothing: the server makes it anew
+    when it is given an entry, and when it asks again.
     """
 
     name = "streams.idle_consumers"
@@ -194,10 +206,14 @@ class IdleConsumers(_OfConsumers):
 class AbandonedEntries(_OfConsumers):
     """Entries that consumers have pending who have asked for nothing for long: only reported.
 
-    Arguments: pattern: of the streams' names; idle: for how long, in seconds or as a timedelta;
-    name; most: as of `IdleConsumers`. The server knows no more of a consumer than that: it may be
-    dead, wait in one long BLOCK, or still work on the entry. Removing it would lose its entries, so
-    nothing is removed: XAUTOCLAIM gives them to another one.
+    Arguments:
+        pattern: of the streams' names.
+        idle: for how long, in seconds or as a timedelta; name.
+        most: as of `IdleConsumers`.
+
+    The server knows no more of a consumer than that: it may be dead, wait in one long BLOCK, or
+    still work on the entry. Removing it would lose its entries, so nothing is removed: XAUTOCLAIM
+    gives them to another one.
     """
 
     name = "streams.abandoned"
@@ -221,10 +237,13 @@ class AbandonedEntries(_OfConsumers):
 class UnreadGroups(_OfStreams):
     """Groups that nobody reads, and that keep a stream's entries from being removed: only reported.
 
-    Arguments: pattern: of the streams' names; idle: for how long nobody has asked, in seconds or as
-    a timedelta; name. Such a group has entries to read or to acknowledge, and no consumer has asked
-    for any at both sightings. Its reader may be away for a holiday, so nothing is removed: XGROUP
-    DESTROY is yours to send.
+    Arguments:
+        pattern: of the streams' names.
+        idle: for how long nobody has asked, in seconds or as a timedelta.
+
+    Such a group has entries to read or to acknowledge, and no consumer has asked for any at both
+    sightings. Its reader may be away for a holiday, so nothing is removed: XGROUP DESTROY is yours
+    to send.
     """
 
     finds = "Streams with a group that nobody reads, and that keeps their entries."
@@ -269,10 +288,14 @@ class UnreadGroups(_OfStreams):
 class EntriesBeyond(_OfStreams):
     """Entries of streams beyond a bound that you declare, read or unread, as MAXLEN removes them.
 
-    Arguments: pattern: of the streams' names; most: the entries that stay at most; age: after which
-    an entry goes, by the time in its id, in seconds or as a timedelta; at least one of the two;
-    name. Raises: ConfigurationError without a usable bound. With an age, a stream whose last id is
-    no time of this century is unknown.
+    Arguments:
+        pattern: of the streams' names.
+        most: the entries that stay at most.
+        age: after which an entry goes, by the time in its id, in seconds or as a timedelta; at
+            least one of the two.
+
+    Raises: ConfigurationError without a usable bound. With an age, a stream whose last id is no
+    time of this century is unknown.
     """
 
     versions = "any stream"
@@ -326,12 +349,16 @@ class EntriesBeyond(_OfStreams):
 class StreamLeftovers(Leftovers):
     """Removes acknowledged entries from streams, gone consumers, and entries beyond bounds.
 
-    Arguments: client; pattern: of the streams' names; idle: after which a consumer counts as gone,
-    and a group as unread, which a dry run counts, like the entries that such consumers have
-    pending, None: none does; groups: see `AcknowledgedEntries`; most and age: see `EntriesBeyond`,
-    None: any; limit: the most entries, or consumers, that a slice removes, by default 1,000: the
-    server frees whole nodes of a stream; further ones: of `Leftovers`, but for undo: an entry
-    cannot come back to its place.
+    Arguments:
+        pattern: of the streams' names.
+        idle: after which a consumer counts as gone, and a group as unread, which a dry run counts,
+            like the entries that such consumers have pending, None: none does.
+        groups: see `AcknowledgedEntries`.
+        most: see `EntriesBeyond`, None: any.
+        age: see `EntriesBeyond`, None: any.
+        limit: the most entries, or consumers, that a slice removes, by default 1,000: the server
+            frees whole nodes of a stream; further ones: of `Leftovers`, but for undo: an entry
+            cannot come back to its place.
     """
 
     def __init__(
@@ -419,11 +446,15 @@ def _before(
 ) -> Counting:
     """Count the first entries of a stream, up to an end of a range.
 
-    Arguments: key; length: of the stream; end: of the range from the first entry on; behind: the
-    two ends of the range of those behind it; known: how many entries both ranges have together. At
-    most 500 entries of each range are read. Returns: the exact number where one of them is shorter;
-    else bounds that are certain, and between them what the times in the ids tell, as if the entries
-    had come evenly.
+    Arguments:
+        length: of the stream.
+        end: of the range from the first entry on.
+        behind: the two ends of the range of those behind it.
+        known: how many entries both ranges have together.
+
+    At most 500 entries of each range are read. Returns: the exact number where one of them is
+    shorter; else bounds that are certain, and between them what the times in the ids tell, as if
+    the entries had come evenly.
     """
     front, rest, first, newest = yield look(
         ("XRANGE", key, "-", end, "COUNT", _COUNTED),

@@ -32,8 +32,11 @@ _CACHEOPS = b"conj:"
 class DeadTags(Rule):
     """Members of sets or sorted sets that name keys which are gone.
 
-    Arguments: pattern: of the sets' names, such as ``"conj:*"``; of_type: "set" or "zset"; key_of:
-    returns the key that a member names, by default the member itself; name; owner.
+    Arguments:
+        pattern: of the sets' names, such as ``"conj:*"``.
+        of_type: "set" or "zset".
+        key_of: returns the key that a member names, by default the member itself.
+        name: ; owner.
 
     Proof: the key is WATCHed before it is looked for, and its absence is WATCHed too. So a member
     goes only while its key is gone. An owner that writes the key first, and then the member, or
@@ -78,8 +81,12 @@ class DeadTags(Rule):
 class TagSetLeftovers(Leftovers):
     """Removes dead members from tag sets, those of cacheops by default.
 
-    Arguments: client; pattern, of_type, key_of: see `DeadTags`; limit: the most members of a slice,
-    by default 25, which hold the server for about half a millisecond; further ones: of `Leftovers`.
+    Arguments:
+        pattern: see `DeadTags`.
+        of_type: see `DeadTags`.
+        key_of: see `DeadTags`.
+        limit: the most members of a slice, by default 25, which hold the server for about half a
+            millisecond; further ones: of `Leftovers`.
     """
 
     def __init__(

@@ -32,9 +32,11 @@ LOOKED_AT = 1000
 class TrackQueued(Job):
     """Walks the table behind a tracked set and tracks the ids that have work and are not tracked.
 
-    Arguments: tracked: the set, with a source; limit: the most rows of a slice; dry_run: count the
-    missing ids, and change nothing, not even the cursor; name: of the job, by default
-    ``track_queued.<key>``.
+    Arguments:
+        tracked: the set, with a source.
+        limit: the most rows of a slice.
+        dry_run: count the missing ids, and change nothing, not even the cursor.
+        name: of the job, by default ``track_queued.<key>``.
 
     A slice goes on from a cursor in Redis, and the walk begins again at the table's end, so that
     the set recovers after a loss. A slice must be long enough for two questions to the database. It
@@ -99,9 +101,12 @@ class TrackQueued(Job):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the ids that are not tracked among the table's first 1,000 rows with work.
 
-        Arguments: seconds: the most time, in seconds or a timedelta. Returns: a lower bound if the
-        table has more rows; their age is unknown. Raises: the source's errors; LayoutError;
-        connection faults. One question to the database, and one round trip to each node.
+        Arguments:
+            seconds: the most time, in seconds or a timedelta.
+
+        Returns: a lower bound if the table has more rows; their age is unknown. Raises: the
+        source's errors; LayoutError; connection faults. One question to the database, and one round
+        trip to each node.
         """
         budget = Budget.whole(seconds)
         source = self.tracked.require_source()

@@ -46,9 +46,12 @@ _ENOUGH, _MANY = 50, 400
 class UntrackDone(Job):
     """Samples ids of a tracked set, asks the source, and untracks those without work.
 
-    Arguments: tracked: the set, with a source; limit: the most ids of a slice; dry_run: count the
-    ids without work, and change nothing; name: of the job, by default ``untrack_done.<key>``;
-    random: returns a float in [0, 1).
+    Arguments:
+        tracked: the set, with a source.
+        limit: the most ids of a slice.
+        dry_run: count the ids without work, and change nothing.
+        name: of the job, by default ``untrack_done.<key>``.
+        random: returns a float in [0, 1).
 
     After 500 ids in a row of which the source knew no work, the job pauses itself in all processes,
     until `TrackedSet.resume`: its slices are SKIPPED, a warning is logged, the slice measures
@@ -154,9 +157,12 @@ class UntrackDone(Job):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Project the number of tracked ids without work from a sample of 400.
 
-        Arguments: seconds: the most time, in seconds or a timedelta. Returns: a projection without
-        an age, which is unknown. Raises: the source's errors; LayoutError; connection faults. Three
-        round trips to each node, and one question to the database.
+        Arguments:
+            seconds: the most time, in seconds or a timedelta.
+
+        Returns: a projection without an age, which is unknown. Raises: the source's errors;
+        LayoutError; connection faults. Three round trips to each node, and one question to the
+        database.
         """
         budget = Budget.whole(seconds)
         twin, names = self.tracked.twin, self.tracked.names

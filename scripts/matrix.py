@@ -377,7 +377,10 @@ def of_part(part: int) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
 def cell(python: str, redis: str, server: str) -> dict[str, Any]:
     """Return the environment of a cell of the public CI.
 
-    Arguments: python: a version; redis: "oldest" or "newest"; server: a kind of the tests.
+    Arguments:
+        python: a version.
+        redis: "oldest" or "newest".
+        server: a kind of the tests.
     """
     wanted = PACKAGES["redis"][redis]
     chosen = TABLE["cell"].get(server, [f"--part={server}"])

@@ -183,7 +183,8 @@ def write(
 ) -> None:
     """Write the sums, and the page's tables.
 
-    Arguments: sums; of: the name of the attack that was run, and its seed.
+    Arguments:
+        of: the name of the attack that was run, and its seed.
     """
     seeds: dict[str, list[int]] = _kept()["seeds"]
     if of is not None:

@@ -221,7 +221,12 @@ REFUSALS = (uncommitted, unusable_address, disagreeing_versions, used_tags, *A_P
 
 
 class Release:
-    """A release in the making. Arguments: root: the checkout; out: where its files go."""
+    """A release in the making.
+
+    Arguments:
+        root: the checkout.
+        out: where its files go.
+    """
 
     def __init__(self, root: Path, out: Path) -> None:
         self.root, self.out = root, out

@@ -454,3 +454,24 @@ def test_recruiting_imports_point_down_its_layers() -> None:
         if layers[imported] >= layers[name]
     ]
     assert guilty == []
+
+
+def test_the_arguments_of_a_docstring_have_a_line_each() -> None:
+    """`Arguments:` stands alone, and a line for each name follows, as griffe reads it."""
+    seen, wrong = 0, []
+    for path in (*(ROOT / "workstealing").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")):
+        nodes = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        for node in nodes:
+            lines = (ast.get_docstring(node) or "").splitlines()
+            for number in (n for n, line in enumerate(lines) if "Arguments:" in line):
+                line = lines[number]
+                seen += 1
+                follows = lines[number + 1] if number + 1 < len(lines) else ""
+                if line != "Arguments:" or not re.match(r"    \*{0,2}\w+: \S", follows):
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    assert seen > 500
+    assert wrong == []

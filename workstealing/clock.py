@@ -54,8 +54,13 @@ def seconds_of(
 ) -> float:
     """Return a length of time in seconds.
 
-    Arguments: duration: a number of seconds, or a timedelta; name: of the argument, for the error;
-    least and most: its bounds, in seconds. Raises: ConfigurationError for anything else.
+    Arguments:
+        duration: a number of seconds, or a timedelta.
+        name: of the argument, for the error.
+        least: its bounds, in seconds.
+        most: its bounds, in seconds.
+
+    Raises: ConfigurationError for anything else.
     """
     seconds = duration.total_seconds() if isinstance(duration, dt.timedelta) else duration
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
@@ -71,6 +76,6 @@ def seconds_of(
 def milliseconds_of(duration: object, name: str, most: float = LONGEST_SECONDS) -> int:
     """Return a length of time in whole milliseconds, 1 or more.
 
-    Arguments: as of `seconds_of`; the least is a millisecond. Raises: as `seconds_of`.
+    Arguments as of `seconds_of`; the least is a millisecond. Raises: as `seconds_of`.
     """
     return round(1000 * seconds_of(duration, name, 0.001, most))

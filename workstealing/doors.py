@@ -23,10 +23,13 @@ def light_door(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and the `__dir__` of a package.
 
-    Arguments: package: its name; homes: by module, the names that come from there, with spaces
-    between them; behind a colon may stand an object of the module whose attributes they are;
-    needs: by the package of an extra, the names that load it: where it is not installed, `__all__`
-    and `dir` are without them, so that ``import *`` works, and a use by name says what to install.
+    Arguments:
+        package: its name.
+        homes: by module, the names that come from there, with spaces between them; behind a colon
+            may stand an object of the module whose attributes they are.
+        needs: by the package of an extra, the names that load it: where it is not installed,
+            `__all__` and `dir` are without them, so that ``import *`` works, and a use by name says
+            what to install.
 
     A name is loaded once, and kept. The package's own modules are found as attributes, too.
     """

@@ -87,8 +87,11 @@ class ResentError(WorkStealingError):
 class Moved(Aborted):
     """The cluster's slot lives on another node than the asked one, or is moving there.
 
-    The move came first, as another writer may. Arguments: the message; gone: the new host and port
-    of each slot that has gone for good.
+    The move came first, as another writer may.
+
+    Arguments:
+        message: the server's.
+        gone: the new host and port of each slot that has gone for good.
     """
 
     def __init__(self, message: str, gone: Mapping[int, tuple[str, int]] | None = None) -> None:
@@ -143,7 +146,8 @@ class UnwritableError(WorkStealingError):
 class UnsentError(WorkStealingError):
     """A batch of counts has certainly not arrived.
 
-    Arguments: cause: the error that kept it back.
+    Arguments:
+        cause: the error that kept it back.
     """
 
     def __init__(self, cause: Exception) -> None:
@@ -196,7 +200,7 @@ def _stands_in(error: BaseException) -> bool:
 def is_abort(error: BaseException) -> bool:
     """Say whether an error means that another writer came first.
 
-    Arguments: the error. Returns: True for Aborted, and for a WatchError, as redis-py's own
+    Returns: True for Aborted, and for a WatchError, as redis-py's own
     pipelines raise it in a user's job, unless it stands for the fault that ended the connection.
     """
     if isinstance(error, Aborted):
@@ -208,7 +212,7 @@ def is_abort(error: BaseException) -> bool:
 def is_connection_fault(error: BaseException) -> bool:
     """Say whether an error means that a server could not be reached or did not answer.
 
-    Arguments: the error. Returns: True for OSErrors (built-in ConnectionError and TimeoutError are
+    Returns: True for OSErrors (built-in ConnectionError and TimeoutError are
     among them) and for any class named ConnectionError or TimeoutError, as redis-py, kombu and
     others define of their own; and for a WatchError by which redis-py's pipelines stand in for the
     fault that ended their connection. Costs nothing but a walk over the class's bases.

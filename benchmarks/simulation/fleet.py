@@ -93,7 +93,10 @@ def run_fleet(
 ) -> None:
     """Let a fleet work off garbage.
 
-    Arguments: fleet; seconds, how long; garbage; random; record, where every slice is noted.
+    Arguments:
+        seconds: how long.
+        record: where every slice is noted.
+
     O(log processes) for each slice, and for each tick.
     """
     clock = SimulatedClock()

@@ -21,8 +21,9 @@ _HASHES_AN_ATTEMPT = 25
 class Steps:
     """A frequency that is constant between changes.
 
-    Arguments: first, events a second from the beginning on; then, pairs of a whole second and the
-    frequency from then on.
+    Arguments:
+        first: events a second from the beginning on.
+        then: pairs of a whole second and the frequency from then on.
     """
 
     def __init__(self, first: float, then: Sequence[tuple[float, float]] = ()) -> None:
@@ -56,8 +57,9 @@ class Found:
 class Garbage:
     """What waits to be removed, and for how long everything waited.
 
-    Arguments: inflow, items a second at a time; fields, how many items come at once, as one hash;
-    random.
+    Arguments:
+        inflow: items a second at a time.
+        fields: how many items come at once, as one hash.
     """
 
     def __init__(self, inflow: Callable[[float], float], fields: int, random: Random) -> None:

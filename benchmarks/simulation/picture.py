@@ -19,7 +19,10 @@ _LEGEND_LINE = 18
 def picture(runs: Sequence[Run]) -> str:
     """Return an SVG of runs of one scenario: ages above, operations below, a legend at the end.
 
-    Arguments: runs, at least one. Both vertical axes are logarithmic.
+    Arguments:
+        runs: at least one.
+
+    Both vertical axes are logarithmic.
     """
     scenario = runs[0].scenario
     seconds, lag = float(scenario.seconds), scenario.lag

@@ -38,8 +38,12 @@ class Record:
     def swing(self, since: float, until: float, size: int = 400) -> float:
         """Return by how much windows of slices differ from their mean at most, as a share of it.
 
-        Arguments: since, until, seconds; size, how many slices make one window. What is compared is
-        each window's slices per second. 0.0 if there is no whole window.
+        Arguments:
+            since: seconds.
+            until: seconds.
+            size: how many slices make one window.
+
+        What is compared is each window's slices per second. 0.0 if there is no whole window.
         """
         begin, end = bisect_left(self.slices, since), bisect_left(self.slices, until)
         some = self.slices[begin:end]
@@ -53,8 +57,12 @@ class Record:
 def back_under(ages: Sequence[float], lag: float, after: float) -> float | None:
     """Return how many seconds after a moment the oldest age exceeded a lag for the last time.
 
-    Arguments: ages, of each second; lag and after, seconds. Returns: 0.0 if it never did; None if
-    it still does at the end.
+    Arguments:
+        ages: of each second.
+        lag: seconds.
+        after: seconds.
+
+    Returns: 0.0 if it never did; None if it still does at the end.
     """
     late = [second for second, age in enumerate(ages, 1) if second > after and age > lag]
     if not late:

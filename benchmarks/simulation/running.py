@@ -90,8 +90,11 @@ class Run:
 def run(name: str, scenario: Scenario, means: Means | Adaptive | float | None = None) -> Run:
     """Run one simulation.
 
-    Arguments: name, what to call it; scenario; means: a function of others.py, or the rate of a
-    fleet; None: the scenario's adaptive one. The same seed gives the same run.
+    Arguments:
+        name: what to call it.
+        means: a function of others.py, or the rate of a fleet; None: the scenario's adaptive one.
+
+    The same seed gives the same run.
     """
     random = Random(scenario.seed)
     inflow = Steps(scenario.garbage[0], [(scenario.step, scenario.garbage[1])])
@@ -112,7 +115,8 @@ def run(name: str, scenario: Scenario, means: Means | Adaptive | float | None = 
 def compare(scenario: Scenario, *, progress: Callable[[str], None] | None = None) -> list[Run]:
     """Run every means on the same garbage: adaptive, fixed, and what users would pick instead.
 
-    Arguments: scenario; progress, called with the name of each means before it is run.
+    Arguments:
+        progress: called with the name of each means before it is run.
     """
     usual, most = (_planned(scenario, inflow) for inflow in scenario.garbage)
     means: list[tuple[str, Means | Adaptive | float | None]] = [

@@ -122,8 +122,9 @@ class Mirror:
 
     It notes of each entry what the end of the run is judged by.
 
-    Arguments: client; log: without a codec, so that entries are the bytes that are stored; stream:
-    the key.
+    Arguments:
+        log: without a codec, so that entries are the bytes that are stored.
+        stream: the key.
     """
 
     def __init__(self, client: Any, log: Any, stream: str) -> None:

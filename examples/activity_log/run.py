@@ -99,7 +99,8 @@ def _connected(options: argparse.Namespace, stack: ExitStack) -> Any:
 class Run:
     """One run. What it starts is ended by the stack.
 
-    Arguments: options; wish: set when the user wants an early end; stack; client.
+    Arguments:
+        wish: set when the user wants an early end.
     """
 
     def __init__(
@@ -285,7 +286,9 @@ class Run:
     def _prove(self, total: int, *, settled: bool) -> None:
         """Judge the run by what was written, and by what the mirror has read.
 
-        Arguments: total: entries of the past and requests; settled: whether all came to the end.
+        Arguments:
+            total: entries of the past and requests.
+            settled: whether all came to the end.
         """
         mirror, alerts, popularity = self._mirror, self._alerts, self._popularity
         self._prove_that(settled, "all readers came to the end, and every full block is compressed")

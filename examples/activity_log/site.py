@@ -29,8 +29,11 @@ def create_app(
 ) -> flask.Flask:
     """Return the site's app.
 
-    Arguments: log: a Log whose codec is JSON; recruiter: whom a 304 enlists with, after it has gone
-    out; show: returns the page /memory, which is not logged; answers: counts the others by status.
+    Arguments:
+        log: a Log whose codec is JSON.
+        recruiter: whom a 304 enlists with, after it has gone out.
+        show: returns the page /memory, which is not logged.
+        answers: counts the others by status.
     """
     app = flask.Flask(__name__)
     counting = threading.Lock()

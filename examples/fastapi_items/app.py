@@ -30,7 +30,10 @@ TTLS = {"description": 12 * 3600, "price": 3600, "stock": 5 * 60}
 def create_app(url: str, recruiter: Recruiter, ttls: Mapping[str, int] = TTLS) -> FastAPI:
     """Return the app.
 
-    Arguments: url, of Redis; recruiter, where the job is installed; ttls, seconds to live by part.
+    Arguments:
+        url: of Redis.
+        recruiter: where the job is installed.
+        ttls: seconds to live by part.
     """
     client = connect_async(url)
     items = AsyncVolatileHashes(client, namespace="items")

@@ -34,8 +34,11 @@ def create_app(
 ) -> flask.Flask:
     """Return the app.
 
-    Arguments: client, of Redis; recruiter, where the job is installed; database, the path of an
-    SQLite file with a table `items`; ttls, seconds to live by part, which is a column's name too.
+    Arguments:
+        client: of Redis.
+        recruiter: where the job is installed.
+        database: the path of an SQLite file with a table `items`.
+        ttls: seconds to live by part, which is a column's name too.
     """
     app = flask.Flask(__name__)
     hashes = VolatileHashes(client, namespace="items")

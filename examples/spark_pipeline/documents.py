@@ -71,9 +71,13 @@ def text_of(document: str, chance: random.Random) -> tuple[str, str]:
 class Application:
     """Writes documents, and marks them dirty once they are written.
 
-    Arguments: parts: where they are marked; ids: of all documents; visits: which documents are
-    changed, one after the other, over and over; pace: changes a second. Enter it to create the
-    documents and to begin; leave it, or call `stop`, to end.
+    Arguments:
+        parts: where they are marked.
+        ids: of all documents.
+        visits: it documents are changed, one after the other, over and over.
+        pace: changes a second.
+
+    Enter it to create the documents and to begin; leave it, or call `stop`, to end.
     """
 
     def __init__(

@@ -143,7 +143,8 @@ def errors_to(file: int) -> Iterator[None]:
 class Run:
     """One run. What it starts is ended by the stack.
 
-    Arguments: options; wish: set when the user wants an early end; stack.
+    Arguments:
+        wish: set when the user wants an early end.
     """
 
     def __init__(self, options: argparse.Namespace, wish: StopWish, stack: ExitStack) -> None:

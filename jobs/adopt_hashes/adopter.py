@@ -109,8 +109,10 @@ def small_hashes(
 ) -> tuple[dict[bytes, dict[bytes, bytes]], list[bytes]]:
     """Return small hashes of a node, a thousand fields in all at most, and the other keys.
 
-    Arguments: reads_values: otherwise values are empty. Hashes that have gone are in neither. Two
-    round trips.
+    Arguments:
+        reads_values: otherwise values are empty.
+
+    Hashes that have gone are in neither. Two round trips.
     """
     slice.spend(len(keys))
     sizes = twin.call(node, [("HLEN", key) for key in keys], Budget(slice.remaining()))
@@ -140,7 +142,9 @@ def small_hashes(
 class Adopter:
     """Gives the fields of single hashes their deadlines.
 
-    Arguments: hashes; index: of the namespace; pattern; ends: says when fields end.
+    Arguments:
+        index: of the namespace.
+        ends: says when fields end.
     """
 
     def __init__(

@@ -62,15 +62,20 @@ _PART_SECONDS = 86_400
 class AdoptHashes(DivisibleJob):
     """Takes over the hashes of another program: gives their fields deadlines, slice by slice.
 
-    Arguments: hashes: the namespace that adopts them; pattern: of their keys, such as
-    ``"hash:*"``; sorted_sets: where the program keeps a hash's deadlines, a pattern too
-    (``"zset:*"``): the same text stands for both asterisks; unit: of the scores there, "seconds" or
-    "milliseconds" since the epoch; deadline_of: a function of a key, a field and its value, all
-    bytes, that returns the deadline as seconds since the epoch or an aware datetime, or None; ttl:
-    the time to live, from the adoption on, of a field without any deadline; by default it lives for
-    ever; limit: the most fields of a slice; dry_run: count the fields that a slice would adopt, and
-    change nothing; name: by default ``adopt_hashes.<namespace>``; random: returns a float in
-    [0, 1).
+    Arguments:
+        hashes: the namespace that adopts them.
+        pattern: of their keys, such as ``"hash:*"``.
+        sorted_sets: where the program keeps a hash's deadlines, a pattern too (``"zset:*"``): the
+            same text stands for both asterisks.
+        unit: of the scores there, "seconds" or "milliseconds" since the epoch.
+        deadline_of: a function of a key, a field and its value, all bytes, that returns the
+            deadline as seconds since the epoch or an aware datetime, or None.
+        ttl: the time to live, from the adoption on, of a field without any deadline; by default it
+            lives for ever.
+        limit: the most fields of a slice.
+        dry_run: count the fields that a slice would adopt, and change nothing.
+        name: by default ``adopt_hashes.<namespace>``.
+        random: returns a float in [0, 1).
 
     A field that has a deadline in the namespace keeps the later one. The members of the program's
     sorted set go as they are adopted. A hash with a deadline before 2009 or after 4199 (a mistaken
@@ -151,9 +156,12 @@ class AdoptHashes(DivisibleJob):
     def adopt(self, key: str | bytes) -> int:
         """Adopt one hash now, for instance before a process of the new kind first uses it.
 
-        Arguments: key: matches the pattern. Returns: how many fields were given a deadline. Raises:
-        ConfigurationError for a key that does not match; NotAdopted for a hash that is refused; as
-        `perform`. Two or three round trips for each 1,000 fields.
+        Arguments:
+            key: matches the pattern.
+
+        Returns: how many fields were given a deadline. Raises: ConfigurationError for a key that
+        does not match; NotAdopted for a hash that is refused; as `perform`. Two or three round
+        trips for each 1,000 fields.
         """
         raw = to_bytes(key)
         if not self._pattern.matches(raw):
@@ -173,9 +181,11 @@ class AdoptHashes(DivisibleJob):
     def report(self, most: int = 10_000, seconds: Duration = 30.0) -> AdoptionReport:
         """Look at hashes that match, and tell what an adoption would do; change nothing.
 
-        Arguments: most: the most hashes to look at; seconds: the most time, in seconds or a
-        timedelta. Raises: as `perform`. One round trip for each 100 keys, and two or three for each
-        hash.
+        Arguments:
+            most: the most hashes to look at.
+            seconds: the most time, in seconds or a timedelta.
+
+        Raises: as `perform`. One round trip for each 100 keys, and two or three for each hash.
         """
         slice = Slice(max(1, most), seconds, self._clock)
         layout = self._adoption.layout(Budget(slice.remaining(), _SERVED_SECONDS), changes=False)
@@ -184,8 +194,10 @@ class AdoptHashes(DivisibleJob):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the fields to adopt; a lower bound if there was not time for all hashes.
 
-        Arguments: seconds: the most time, in seconds or a timedelta. Raises: as `perform`. Cost:
-        that of `report`.
+        Arguments:
+            seconds: the most time, in seconds or a timedelta.
+
+        Raises: as `perform`. Cost: that of `report`.
         """
         found = self.report(seconds=seconds)
         age = None if found.fields or not found.is_all else 0.0
@@ -228,7 +240,9 @@ class WalkPart:
 class Adoption:
     """The part that a job and its parts share.
 
-    Arguments: name: of the job; hashes; index: of the namespace; adopter.
+    Arguments:
+        name: of the job.
+        index: of the namespace.
     """
 
     def __init__(
@@ -406,10 +420,7 @@ class Adoption:
 
 
 class PartWalk:
-    """The walk of one part, whose place on each node stands in Redis: a later turn goes on there.
-
-    Arguments: adoption; part.
-    """
+    """The walk of one part. A later turn goes on at its place on each node, which Redis keeps."""
 
     def __init__(self, adoption: Adoption, part: WalkPart) -> None:
         self._adoption, self._part = adoption, part

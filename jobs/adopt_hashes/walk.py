@@ -102,8 +102,9 @@ class Serves(Protocol):
 class Walk:
     """A walk over the keys of one node, from a place on.
 
-    Arguments: index: of the namespace, for its connections; adopter; node; place; share: serve only
-    its keys.
+    Arguments:
+        index: of the namespace, for its connections.
+        share: serve only its keys.
     """
 
     def __init__(

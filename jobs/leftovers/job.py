@@ -76,15 +76,20 @@ _PLACE_SECONDS = 30 * 86_400
 class Leftovers(DivisibleJob):
     """Removes the garbage of another program, as rules tell.
 
-    Arguments: client: any client of redis-py or valkey-py; rules; name: by default ``leftovers``
-    and the first rule's owner; limit: the most items of a slice; dry_run: by default True: a slice
-    counts the garbage that it meets, and removes nothing; undo: for how long removed items are kept
-    for `workstealing undo`, in seconds or as a timedelta, by default not at all; undo_largest: the
-    most bytes of an item that is kept; undo_room: the most bytes of all kept items, in each stream
-    (one on a server, one for each hash slot on a cluster); an item that is too large stays; ttl:
-    instead of being removed, a key is given this time to live, between half and double of it by
-    chance; larger_ttl: the same, for keys that are too large to be kept; random: returns a float in
-    [0, 1).
+    Arguments:
+        client: any client of redis-py or valkey-py.
+        name: by default ``leftovers`` and the first rule's owner.
+        limit: the most items of a slice.
+        dry_run: by default True: a slice counts the garbage that it meets, and removes nothing.
+        undo: for how long removed items are kept for `workstealing undo`, in seconds or as a
+            timedelta, by default not at all.
+        undo_largest: the most bytes of an item that is kept.
+        undo_room: the most bytes of all kept items, in each stream (one on a server, one for each
+            hash slot on a cluster); an item that is too large stays.
+        ttl: instead of being removed, a key is given this time to live, between half and double of
+            it by chance.
+        larger_ttl: the same, for keys that are too large to be kept.
+        random: returns a float in [0, 1).
 
     Keys of the owner are never written except by the removal itself. The job's own keys have times
     to live: the places of its walks, the sightings, the audit stream of its last 10,000 removals
@@ -175,8 +180,12 @@ class Leftovers(DivisibleJob):
         """Count the garbage that all rules find now; a lower bound if there was not time for all.
 
         A rule that only reports counts in a dry run. Items that must be seen twice are counted once
-        they have been. Arguments: seconds: the most time, in seconds or a timedelta. Raises: as
-        `perform`. One or two round trips for each page of 250 keys or 50 members.
+        they have been.
+
+        Arguments:
+            seconds: the most time, in seconds or a timedelta.
+
+        Raises: as `perform`. One or two round trips for each page of 250 keys or 50 members.
         """
         found, is_all = 0, True
         slice = Slice(1, seconds, self._clock)
@@ -259,10 +268,7 @@ class LeftoversPart:
 
 
 class RuleWalk:
-    """One slice of the walk of a rule over a node.
-
-    Arguments: job; rule; node; slice.
-    """
+    """One slice of the walk of a rule over a node."""
 
     def __init__(self, job: Leftovers, rule: Rule, node: Node, slice: Slice) -> None:
         self._job, self._rule, self._node, self._slice = job, rule, node, slice
@@ -370,8 +376,11 @@ class RuleWalk:
     ) -> tuple[Removed, bytes]:
         """Count garbage in the rule's unit, a key with many parts as a whole.
 
-        Arguments: room: from which on no further key is counted, where counting takes commands of
-        its own; None: all are. Returns: the number, and the first key that was not counted, if any.
+        Arguments:
+            room: from which on no further key is counted, where counting takes commands of its own;
+                None: all are.
+
+        Returns: the number, and the first key that was not counted, if any.
         """
         if not self._rule.counted_in:
             return Removed(len(found)), b""

@@ -31,9 +31,10 @@ _KEYS_ONLY = frozenset({"EXISTS", "MGET", "UNLINK", "DEL"})
 class Judging:
     """The verdicts of one rule on some items, asked for in lock step.
 
-    Arguments: rule; items; now: the server's time, in seconds since the epoch; one_slot: whether
-    all keys of an item must share its hash slot, as on a cluster; counts: whether the rule is asked
-    for the items' parts, and not for their verdicts.
+    Arguments:
+        now: the server's time, in seconds since the epoch.
+        one_slot: whether all keys of an item must share its hash slot, as on a cluster.
+        counts: whether the rule is asked for the items' parts, and not for their verdicts.
 
     Attributes: looks: the present step of each item without a verdict so far.
     """

@@ -43,7 +43,9 @@ class Call:
     def text(self, pattern: str, *, removes: bool = False) -> str:
         """Return the call as the user writes it.
 
-        Arguments: pattern: of the family; removes: whether the job removes, and is no dry run.
+        Arguments:
+            pattern: of the family.
+            removes: whether the job removes, and is no dry run.
         """
 
         def said(value: Any) -> str:
@@ -61,7 +63,11 @@ class Call:
         return f"{self.function.__name__}({', '.join(words)})"
 
     def result(self, client: Any, pattern: str) -> Any:
-        """Do the call, with what is assumed. Arguments: client; pattern: of the family."""
+        """Do the call, with what is assumed.
+
+        Arguments:
+            pattern: of the family.
+        """
 
         def made(value: Any) -> Any:
             if isinstance(value, Call):
@@ -87,7 +93,7 @@ class Call:
 
 
 def call(function: Callable[..., Any], *values: Any, **options: Any) -> Call:
-    """Return a call. Arguments: see `Call`."""
+    """Return a call. Arguments as in `Call`."""
     return Call(function, values, options)
 
 

@@ -102,7 +102,11 @@ class _Order:
     removed: Removed = field(default_factory=Removed)
 
     def add(self, removal: Removal, ms: int | None) -> None:
-        """Add a removal. Arguments: ms: after which a key goes, None: now."""
+        """Add a removal.
+
+        Arguments:
+            ms: after which a key goes, None: now.
+        """
         if removal.type is not None:
             self.parts.setdefault((removal.key, removal.type), []).append(removal)
         elif ms is None:
@@ -123,7 +127,12 @@ class _Order:
 
 
 class SideKeys:
-    """The names of a job's own side keys. Arguments: job: its name; twin: of its client."""
+    """The names of a job's own side keys.
+
+    Arguments:
+        job: its name.
+        twin: of its client.
+    """
 
     def __init__(self, job: str, twin: Twin) -> None:
         self._job = job.encode()
@@ -151,7 +160,8 @@ class SideKeys:
 class Remover:
     """Removes garbage of one server or cluster.
 
-    Arguments: twin; side_keys; keeping; random: returns a float in [0, 1), for the jitter.
+    Arguments:
+        random: returns a float in [0, 1), for the jitter.
     """
 
     def __init__(
@@ -174,12 +184,15 @@ class Remover:
     ) -> Removed:
         """Remove those of the items that are still garbage.
 
-        Arguments: rule; items: in one hash slot on a cluster; fingerprints: of a rule of
-        SEEN_TWICE, that each item must still have; now: the server's time when they were met, in
-        seconds since the epoch: what had ended then has ended still. Raises: Aborted if the owner
-        wrote to one of the keys WATCHed; Skipped if the server is full, and what is removed should
-        be kept; OutOfTime; connection faults. Three round trips, and one for each further look of
-        the rule.
+        Arguments:
+            items: in one hash slot on a cluster.
+            fingerprints: of a rule of SEEN_TWICE, that each item must still have.
+            now: the server's time when they were met, in seconds since the epoch: what had ended
+                then has ended still.
+
+        Raises: Aborted if the owner wrote to one of the keys WATCHed; Skipped if the server is
+        full, and what is removed should be kept; OutOfTime; connection faults. Three round trips,
+        and one for each further look of the rule.
         """
         judging = Judging(rule, items, now, one_slot=self._twin.is_cluster)
         watched = judging.watched()
@@ -220,7 +233,10 @@ class Remover:
     ) -> Removed:
         """Remove by a rule's own script. Raises: error replies; OutOfTime; connection faults.
 
-        Arguments: room: the most parts that it removes. One round trip.
+        Arguments:
+            room: the most parts that it removes.
+
+        One round trip.
         """
         given = garbage.script
         assert given is not None, "only garbage with a script comes here"

@@ -56,7 +56,10 @@ DECLARED = Certainty(Basis.DECLARED)
 def seen_twice(gap: Duration) -> Certainty:
     """Return the certainty of items that did not change between two sightings so far apart.
 
-    Arguments: gap: seconds or a timedelta, at least one second. Raises: ConfigurationError.
+    Arguments:
+        gap: seconds or a timedelta, at least one second.
+
+    Raises: ConfigurationError.
     """
     return Certainty(Basis.SEEN_TWICE, seconds_of(gap, "gap", 1.0))
 
@@ -80,14 +83,14 @@ class Where:
 
 
 def keys(pattern: str | bytes, of_type: KeyType | None) -> Where:
-    """Return the place of a rule whose items are keys. Arguments: see `Where`."""
+    """Return the place of a rule whose items are keys. Arguments as in `Where`."""
     return Where(to_bytes(pattern), of_type)
 
 
 def members(pattern: str | bytes, of_type: KeyType) -> Where:
     """Return the place of a rule whose items are the members of keys.
 
-    Arguments: see `Where`. Raises: ConfigurationError for a type of keys that have no members.
+    Arguments as in `Where`. Raises: ConfigurationError for a type of keys that have no members.
     """
     if of_type not in MEMBER_TYPES:
         raise ConfigurationError(
@@ -128,7 +131,7 @@ class Look(NamedTuple):
 
 
 def look(*commands: Command, watch: bytes | Sequence[bytes] = ()) -> Look:
-    """Return a look. Arguments: see `Look`; watch may be a single key."""
+    """Return a look. Arguments as in `Look`; watch may be a single key."""
     return Look(commands, (watch,) if isinstance(watch, bytes) else watch)
 
 
@@ -193,7 +196,7 @@ class Parts(NamedTuple):
 
 
 def exactly(number: int, of: int) -> Parts:
-    """Return a number of parts that is no estimate. Arguments: see `Parts`."""
+    """Return a number of parts that is no estimate. Arguments as in `Parts`."""
     return Parts(number, of, number, number)
 
 
@@ -280,7 +283,8 @@ class Rule(abc.ABC):
     def surveyed(cls, told: Mapping[str, Any]) -> Sequence[Rule]:
         """Return the rules of this class that a survey asks.
 
-        Arguments: told: empty at first, and then each finding of `tells`.
+        Arguments:
+            told: empty at first, and then each finding of `tells`.
         """
         return [cls(**each, **told) for each in cls.asked]
 
@@ -302,15 +306,15 @@ class Rule(abc.ABC):
     def verdict(self, item: Item) -> Verdicts:
         """Judge an item.
 
-        Arguments: item. Yields: looks, and is sent the replies to each one's commands: a command's
-        error reply ends the verdict. Returns: the verdict.
+        Yields: looks, and is sent the replies to each one's commands: a command's error reply ends
+        the verdict. Returns: the verdict.
         """
 
     def parts(self, item: Item) -> Counting:  # noqa: ARG002 - for those with a script
         """Count an item that is garbage, in the rule's unit: one, unless a script removes parts.
 
-        Arguments: item. Yields and returns: as `verdict`, but returns `Parts`. A slice that removes
-        asks for none of it; the survey, dry runs and backlogs do.
+        Yields and returns: as `verdict`, but returns `Parts`. A slice that removes asks for none of
+        it; the survey, dry runs and backlogs do.
         """
         yield from ()
         return exactly(1, 1)

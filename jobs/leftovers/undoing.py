@@ -70,13 +70,17 @@ def undo(
 ) -> Iterator[Undone]:
     """Bring back what a job has removed, the last removal first.
 
-    Arguments: client: of the server or cluster; job: its name; since: how long ago at most, in
-    seconds or as a timedelta, None: everything that is kept; dry_run: only list it. Yields: an
-    `Undone` for each key or member. A key that is there again stays as it is, and what is kept of
-    it stays kept. An entry that cannot be read stays, too, and those behind it come back. Raises:
-    ConfigurationError; LayoutError if the place of the stream holds another type; connection
-    faults; OutOfMemoryError from a full server. Whatever was yielded before stands. Two round trips
-    for each removal.
+    Arguments:
+        client: of the server or cluster.
+        job: its name.
+        since: how long ago at most, in seconds or as a timedelta, None: everything that is kept.
+        dry_run: only list it.
+
+    Yields: an `Undone` for each key or member. A key that is there again stays as it is, and what
+    is kept of it stays kept. An entry that cannot be read stays, too, and those behind it come
+    back. Raises: ConfigurationError; LayoutError if the place of the stream holds another type;
+    connection faults; OutOfMemoryError from a full server. Whatever was yielded before stands. Two
+    round trips for each removal.
     """
     twin = twin_of(client)
     ago = None if since is None else seconds_of(since, "since")

@@ -62,7 +62,8 @@ class Step:
 class Pages:
     """The pages of a rule's walk over a node.
 
-    Arguments: twin; node; rule; slice; share: of the keys.
+    Arguments:
+        share: of the keys.
     """
 
     def __init__(self, twin: Twin, node: Node, rule: Rule, slice: Slice, share: KeyShare) -> None:

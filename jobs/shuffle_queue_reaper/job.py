@@ -47,12 +47,18 @@ class ShuffleQueueReaper(DivisibleJob):
     - A loss of keys is repaired: a stream that is missing from a ring or from the list of streams
       with pending entries, and a returned entry that no list names.
 
-    Arguments: queue: a `ShuffleQueue` or `AsyncShuffleQueue`; limit: the most items a slice
-    handles; lease: how long a consumer holds a message, in seconds or a timedelta: longer than it
-    works without `extend`, or the message is delivered twice; max_attempts: the most deliveries of
-    a message; consumer_idle: seconds or a timedelta; dry_run: count the items that would be
-    handled, and change nothing; name: of the job, by default ``shuffle_queue_reaper.<queue>``;
-    random: returns a float in [0, 1). Raises: ConfigurationError.
+    Arguments:
+        queue: a `ShuffleQueue` or `AsyncShuffleQueue`.
+        limit: the most items a slice handles.
+        lease: how long a consumer holds a message, in seconds or a timedelta: longer than it works
+            without `extend`, or the message is delivered twice.
+        max_attempts: the most deliveries of a message.
+        consumer_idle: seconds or a timedelta.
+        dry_run: count the items that would be handled, and change nothing.
+        name: of the job, by default ``shuffle_queue_reaper.<queue>``.
+        random: returns a float in [0, 1).
+
+    Raises: ConfigurationError.
 
     One slice serves one group, chosen at random: up to four of its streams, and one of the other
     chores on at most 64 streams, consumers or tracking ids. Commands of stream groups break no
@@ -123,11 +129,15 @@ class ShuffleQueueReaper(DivisibleJob):
     def backlog(self, seconds: Duration = 5.0, most_entries: int = 1000) -> Backlog:
         """Count the messages that dead consumers hold, and those past their deadline.
 
-        A message past its deadline that a consumer has in hand is counted too. Arguments: seconds:
-        how long it may take, in seconds or a timedelta; most_entries: how many pending entries of
-        each stream are looked at. Returns: a `Backlog`, not exact if it has not looked at all
-        entries, or if a message may have been counted as both. Raises: LayoutError; OutOfTime;
-        connection faults. Changes nothing. Two round trips, and two for each group.
+        A message past its deadline that a consumer has in hand is counted too.
+
+        Arguments:
+            seconds: how long it may take, in seconds or a timedelta.
+            most_entries: how many pending entries of each stream are looked at.
+
+        Returns: a `Backlog`, not exact if it has not looked at all entries, or if a message may
+        have been counted as both. Raises: LayoutError; OutOfTime; connection faults. Changes
+        nothing. Two round trips, and two for each group.
         """
         budget = Budget.whole(seconds)
         facts = self.reaper.read_facts(budget)

@@ -48,9 +48,13 @@ class Reaped:
 class QueueReaper(Tidying):
     """Reaps one queue through a twin's one-attempt connections.
 
-    Arguments: twin and names, of the queue; settings; streams: how many there are at least,
-    whatever a damaged meta says. Commands of stream groups break no WATCH, so one script decides
-    and does every change; the look before it only says where to look.
+    Arguments:
+        twin: of the queue.
+        names: of the queue.
+        streams: how many there are at least, whatever a damaged meta says.
+
+    Commands of stream groups break no WATCH, so one script decides and does every change; the look
+    before it only says where to look.
     """
 
     def __init__(self, twin: Twin, names: QueueNames, settings: Settings, streams: int) -> None:
@@ -63,8 +67,8 @@ class QueueReaper(Tidying):
     def reap(self, slice: Slice) -> int:
         """Recover what one group's dead consumers hold, and do one of the other chores.
 
-        Arguments: slice. Returns: how many items were handled, at most its limit. Raises:
-        LayoutError; OutOfTime if nothing was done; connection faults. At most six round trips.
+        Returns: how many items were handled, at most its limit. Raises: LayoutError; OutOfTime if
+        nothing was done; connection faults. At most six round trips.
         """
         facts = self.facts(slice)
         if facts is None or not facts.groups:
@@ -96,8 +100,11 @@ class QueueReaper(Tidying):
     def count(self, slice: Slice) -> int:
         """Return how much `reap` would return, set aside, mend, drop or give up; change nothing.
 
-        Arguments: slice: whose limit it counts up to. Raises: LayoutError; OutOfTime; connection
-        faults. Four round trips, and one where a deadline has passed, or streams can go.
+        Arguments:
+            slice: whose limit it counts up to.
+
+        Raises: LayoutError; OutOfTime; connection faults. Four round trips, and one where a
+        deadline has passed, or streams can go.
         """
         facts = self.facts(slice)
         if facts is None:
@@ -122,8 +129,11 @@ class QueueReaper(Tidying):
     ) -> tuple[list[float], bool]:
         """Return since when stale entries have been held, in seconds, and whether those are all.
 
-        Arguments: facts; most_entries: how many pending entries of each stream are looked at;
-        budget: of time. Raises: OutOfTime; connection faults. Two round trips for each group.
+        Arguments:
+            most_entries: how many pending entries of each stream are looked at.
+            budget: of time.
+
+        Raises: OutOfTime; connection faults. Two round trips for each group.
         """
         ages: list[float] = []
         exact = True
@@ -146,8 +156,11 @@ class QueueReaper(Tidying):
     ) -> tuple[int, set[int]]:
         """Repair lost keys beside some streams, for all groups.
 
-        Arguments: facts; numbers: of the streams; slice. Returns: how many repairs, and the streams
-        that exist. Raises: LayoutError; OutOfTime; connection faults. One round trip.
+        Arguments:
+            numbers: of the streams.
+
+        Returns: how many repairs, and the streams that exist. Raises: LayoutError; OutOfTime;
+        connection faults. One round trip.
         """
         commands = [
             self._heal_command(self._names.group(name), numbers, slice.limit, is_dry=False)
@@ -161,8 +174,11 @@ class QueueReaper(Tidying):
     def sweep_stream(self, facts: Facts, number: int, slice: Slice) -> tuple[int, bool]:
         """Recover and trim one stream, for all groups.
 
-        Arguments: facts; number: of the stream; slice. Returns: how much was handled, and whether
-        there is more to look at. Raises: as `mend_streams`. Three round trips.
+        Arguments:
+            number: of the stream.
+
+        Returns: how much was handled, and whether there is more to look at. Raises: as
+        `mend_streams`. Three round trips.
         """
         each = max(1, slice.limit // max(1, len(facts.groups)))
         commands = [

@@ -64,8 +64,10 @@ class Settings:
 class Upkeep:
     """A queue as its reaper reaches it: through a twin's one-attempt connections.
 
-    Arguments: twin and names, of the queue; settings; streams: how many there are at least,
-    whatever a damaged meta says.
+    Arguments:
+        twin: of the queue.
+        names: of the queue.
+        streams: how many there are at least, whatever a damaged meta says.
     """
 
     def __init__(self, twin: Twin, names: QueueNames, settings: Settings, streams: int) -> None:
@@ -77,8 +79,10 @@ class Upkeep:
     def facts(self, slice: Slice) -> Facts | None:
         """Return the facts in the queue's meta; None if there is no queue.
 
-        Arguments: slice: whose time it takes. Raises: LayoutError; OutOfTime; connection faults.
-        One round trip.
+        Arguments:
+            slice: whose time it takes.
+
+        Raises: LayoutError; OutOfTime; connection faults. One round trip.
         """
         slice.spend(3)
         return self.read_facts(Budget(slice.remaining()))
@@ -124,24 +128,31 @@ class Upkeep:
     def reader(self, group: GroupNames, number: int) -> bytes:
         """Return a group's name on a stream.
 
-        Arguments: group; number: of the stream. Returns: the legacy stream's one group, or else the
-        group itself.
+        Arguments:
+            number: of the stream.
+
+        Returns: the legacy stream's one group, or else the group itself.
         """
         return self._names.legacy if number == LEGACY else group.group
 
     def script(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Command:
         """Return the command that runs a script of shuffle queues.
 
-        Arguments: name: without its folder; keys and args: as the script takes them.
+        Arguments:
+            name: without its folder.
+            keys: as the script takes them.
+            args: as the script takes them.
         """
         return ("EVAL", load(f"shuffle_queue/{name}").body, len(keys), *keys, *args)
 
     def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
         """Send commands on the queue's keys in one round trip.
 
-        Arguments: commands; budget: of time. Returns: their replies. Raises: LayoutError if a
-        script refuses or a key has another type, or else the first error reply; OutOfTime;
-        connection faults.
+        Arguments:
+            budget: of time.
+
+        Returns: their replies. Raises: LayoutError if a script refuses or a key has another type,
+        or else the first error reply; OutOfTime; connection faults.
         """
         node = self._twin.node_of(self._names.slot)
         try:
@@ -171,8 +182,8 @@ class Tidying(Upkeep):
     def tidy(self, facts: Facts, slice: Slice) -> int:
         """Remove overdue messages, and consumers and tracking ids that nobody needs, of one group.
 
-        Arguments: facts; slice. Returns: how many were removed, at most the slice's limit. Raises:
-        LayoutError; OutOfTime; connection faults. At most ten round trips.
+        Returns: how many were removed, at most the slice's limit. Raises: LayoutError; OutOfTime;
+        connection faults. At most ten round trips.
         """
         handled = 0
         if facts.is_overdue:
@@ -190,9 +201,12 @@ class Tidying(Upkeep):
     def dismiss(self, facts: Facts, group: GroupNames, slice: Slice, limit: int) -> int:
         """Remove consumers that have been idle for long and own nothing.
 
-        Arguments: facts; group: whose; slice; limit: the most to remove. Returns: how many were.
-        Raises: LayoutError; OutOfTime; connection faults. Two round trips; with more than 127
-        streams up to five, and one consumer at most.
+        Arguments:
+            group: whose.
+            limit: the most to remove.
+
+        Returns: how many were. Raises: LayoutError; OutOfTime; connection faults. Two round trips;
+        with more than 127 streams up to five, and one consumer at most.
         """
         cutoff = facts.now - self._settings.consumer_idle_ms
         look = ("ZRANGEBYSCORE", group.consumers, "-inf", cutoff, "LIMIT", 0, WINDOW)
@@ -226,7 +240,10 @@ class Tidying(Upkeep):
     def overdue(self, facts: Facts, budget: Budget) -> int:
         """Count the messages whose deadline has passed.
 
-        Arguments: facts; budget: of time. Raises: OutOfTime; connection faults. One round trip.
+        Arguments:
+            budget: of time.
+
+        Raises: OutOfTime; connection faults. One round trip.
         """
         look = ("ZCOUNT", self._names.deadlines, "-inf", facts.now)
         return int(self.call([look], budget)[0])
@@ -236,9 +253,13 @@ class Tidying(Upkeep):
     ) -> int:
         """Delete messages whose deadline has passed, as a read would, with their tracking ids.
 
-        A message that a consumer has in hand stays. Arguments: facts; slice; limit: the most to
-        delete. A group is taken as by `dismiss`, and not looked at: they go for all. Returns: how
-        many were. Raises: LayoutError; OutOfTime; connection faults. Two round trips.
+        A message that a consumer has in hand stays.
+
+        Arguments:
+            limit: the most to delete.
+
+        A group is taken as by `dismiss`, and not looked at: they go for all. Returns: how many
+        were. Raises: LayoutError; OutOfTime; connection faults. Two round trips.
         """
         names = self._names
         slice.spend(3)
@@ -295,9 +316,12 @@ class Tidying(Upkeep):
     ) -> int:
         """Give up the highest streams beyond this process's number that nobody uses any more.
 
-        Arguments: facts; slice; limit: the most to give up; is_dry: count them alone. A group is
-        taken as by `dismiss`, and not looked at: they go for all. Returns: how many were. Raises:
-        LayoutError; OutOfTime; connection faults. One round trip.
+        Arguments:
+            limit: the most to give up.
+            is_dry: count them alone.
+
+        A group is taken as by `dismiss`, and not looked at: they go for all. Returns: how many
+        were. Raises: LayoutError; OutOfTime; connection faults. One round trip.
         """
         names = self._names
         groups = [names.group(name) for name in facts.groups]
@@ -317,9 +341,11 @@ class Tidying(Upkeep):
     def untrack(self, _facts: Facts, _group: GroupNames, slice: Slice, limit: int) -> int:
         """Forget tracking ids of messages that have gone.
 
-        Arguments: slice; limit: the most to forget. Facts and a group are taken as by `dismiss`,
-        and not looked at. Returns: how many were. Raises: LayoutError; OutOfTime; connection
-        faults. Two round trips.
+        Arguments:
+            limit: the most to forget.
+
+        Facts and a group are taken as by `dismiss`, and not looked at. Returns: how many were.
+        Raises: LayoutError; OutOfTime; connection faults. Two round trips.
         """
         names = self._names
         slice.spend(2)

@@ -50,8 +50,6 @@ class CassandraSweeping:
     time has been taken long ago: a node that was down for longer than `gc_grace_seconds` has
     brought it back. It is set aside as dead, and is not delivered as new. One that came too late
     waits once more.
-
-    Arguments: time_shards.
     """
 
     def __init__(self, time_shards: CassandraTimeShards) -> None:
@@ -245,7 +243,8 @@ class CassandraSweeping:
     def _measure(self, time_shard: int, limit: int, slice: Slice, *, again: bool) -> None:
         """Report how many tombstones a consumer's read meets, as the trace of a sample says.
 
-        Arguments: again: whether to trace a read now; its trace is read by the next slice.
+        Arguments:
+            again: whether to trace a read now; its trace is read by the next slice.
         """
         traced, self._traced = self._traced, None
         if traced is not None:

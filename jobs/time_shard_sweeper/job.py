@@ -24,12 +24,17 @@ from workstealing.structures.time_shard_queue.rotation import FEWEST_WITH_A_QUIE
 class TimeShardSweeper(Job):
     """Sweeps the time shards that neither producers nor consumers touch.
 
-    Arguments: queue: the TimeShardQueue, whose clock also chooses the time shard; limit: the most
-    messages a slice handles; max_attempts: how often a message may be taken without a release, by
-    default the queue's own; when the last of these leases ends, the message goes to the dead set,
-    and nothing is ever dropped; dry_run: count the work, and change nothing; name: of the job, by
-    default ``time_shard_sweeper.<queue>``; random: returns a float in [0, 1). Raises:
-    ConfigurationError.
+    Arguments:
+        queue: the TimeShardQueue, whose clock also chooses the time shard.
+        limit: the most messages a slice handles.
+        max_attempts: how often a message may be taken without a release, by default the queue's
+            own; when the last of these leases ends, the message goes to the dead set, and nothing
+            is ever dropped.
+        dry_run: count the work, and change nothing.
+        name: of the job, by default ``time_shard_sweeper.<queue>``.
+        random: returns a float in [0, 1).
+
+    Raises: ConfigurationError.
 
     A message whose lease has ended waits again, its attempts counted. An acknowledged or cancelled
     message is removed with its history. With 6 or more time shards, a slice works in one that no
@@ -113,9 +118,11 @@ class TimeShardSweeper(Job):
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the messages that wait for sweepers in all time shards.
 
-        Arguments: seconds: how long it may take, in seconds or a timedelta. A message that was
-        acknowledged after its lease had ended counts twice. Raises: as `perform`. Two round trips
-        to each node, one more for every 64 of its time shards.
+        Arguments:
+            seconds: how long it may take, in seconds or a timedelta.
+
+        A message that was acknowledged after its lease had ended counts twice. Raises: as
+        `perform`. Two round trips to each node, one more for every 64 of its time shards.
         """
         time_shards = range(self.queue.rotation.time_shards)
         return self._count(time_shards, seconds_of(seconds, "seconds"))
@@ -123,8 +130,12 @@ class TimeShardSweeper(Job):
     def within_reach(self, seconds: Duration = 1.0) -> Backlog:
         """Count the messages in the time shards in which a slice may work now.
 
-        Those in the other time shards have to wait until nobody works there. Arguments: seconds:
-        how long a slice lasts, in seconds or a timedelta. Round trips as of `backlog`.
+        Those in the other time shards have to wait until nobody works there.
+
+        Arguments:
+            seconds: how long a slice lasts, in seconds or a timedelta.
+
+        Round trips as of `backlog`.
         """
         return self._count(self._workable(seconds_of(seconds, "seconds")), None)
 

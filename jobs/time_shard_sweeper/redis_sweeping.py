@@ -52,10 +52,7 @@ class _TimeShardPart:
 
 @sweeping_of.register(RedisTimeShards)
 class RedisSweeping:
-    """Sweeps the time shards of one queue on Redis through its twin's one-attempt connections.
-
-    Arguments: time_shards.
-    """
+    """Sweeps the time shards of one queue on Redis through its twin's one-attempt connections."""
 
     def __init__(self, time_shards: RedisTimeShards) -> None:
         self._time_shards = time_shards

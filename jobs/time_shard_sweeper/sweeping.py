@@ -75,7 +75,8 @@ class Sweeping(Protocol):
     ) -> list[Unswept]:
         """Count the messages that wait for a sweeper in each of these time shards.
 
-        Arguments: slice, or seconds: how long it may take.
+        Arguments:
+            slice: or seconds: how long it may take.
         """
         ...
 

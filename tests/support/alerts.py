@@ -48,8 +48,13 @@ def samples_of(metrics: str) -> dict[Sample, float]:
 def alerts_of(promtool: str, folder: Path, before: str, after: str) -> list[str]:
     """Return the alerts that fire if a fleet goes on like that for 40 minutes, as text.
 
-    Arguments: promtool; folder: for a file; before and after: its metrics at two moments. What has
-    grown between them grows as much in each minute. Returns: each alert's labels and annotations.
+    Arguments:
+        folder: for a file.
+        before: its metrics at two moments.
+        after: its metrics at two moments.
+
+    What has grown between them grows as much in each minute. Returns: each alert's labels and
+    annotations.
     """
     then, now = samples_of(before), samples_of(after)
     rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]

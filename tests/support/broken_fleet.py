@@ -48,7 +48,9 @@ class Surfaces:
 class BrokenFleet:
     """Starts processes of `support.fleet_app`, and asks all surfaces about them.
 
-    Arguments: start_redis: the fixture; folder: for the metrics of all processes.
+    Arguments:
+        start_redis: the fixture.
+        folder: for the metrics of all processes.
     """
 
     def __init__(self, start_redis: Callable[..., RedisServer], folder: Path) -> None:

@@ -140,9 +140,12 @@ def free_port(address: str) -> int:
 class CassandraNode:
     """A node; a context manager that starts and ends it.
 
-    Arguments: address: of the loopback; seed: the first node's storage port, None: it is the first;
-    storage: its own storage port, for a node that others know; hints: whether it keeps writes for
-    nodes that are down; token: its place in the ring.
+    Arguments:
+        address: of the loopback.
+        seed: the first node's storage port, None: it is the first.
+        storage: its own storage port, for a node that others know.
+        hints: whether it keeps writes for nodes that are down.
+        token: its place in the ring.
     """
 
     def __init__(
@@ -262,7 +265,8 @@ class CassandraNode:
 class CassandraServer:
     """A node with one table, lent to a test as the servers of Redis are.
 
-    Arguments: node; session; table: its name.
+    Arguments:
+        table: its name.
     """
 
     name = "cassandra"

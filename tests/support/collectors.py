@@ -20,8 +20,10 @@ def collect_until_idle(
 ) -> None:
     """Do slices of 25 until three in a row are idle.
 
-    Arguments: port; hashes, their namespace and the shift of their clock in ms; totals, the shared
-    values that items and aborts are added to; start, the barrier that all collectors begin at.
+    Arguments:
+        hashes: their namespace and the shift of their clock in ms.
+        totals: the shared values that items and aborts are added to.
+        start: the barrier that all collectors begin at.
     """
     namespace, ahead_ms = hashes
     total, aborted = totals

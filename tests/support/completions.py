@@ -21,7 +21,10 @@ def assert_completed(script: str, parsers: Mapping[str, argparse.ArgumentParser]
 def offered_by_bash(script: str, typed: tuple[str, ...], folder: Path) -> set[str]:
     """Return what bash offers for the last of the words that were typed.
 
-    Arguments: script: for bash; typed: the words; folder: where a file may be written.
+    Arguments:
+        script: for bash.
+        typed: the words.
+        folder: where a file may be written.
     """
     file = folder / "completion"
     file.write_text(script)

@@ -77,7 +77,8 @@ def kill(ledger: Ledger) -> None:
 def write_hour(client: Any, jobs: dict[str, dict[str, Any]], minutes: int = 60) -> None:
     """Write the last hour of a fleet of four.
 
-    Arguments: jobs: by name, {figure: number, or a function of the minute's number, 0 to 59}.
+    Arguments:
+        jobs: by name, {figure: number, or a function of the minute's number, 0 to 59}.
     """
     now = int(client.time()[0])
     present = now // 60 * 60

@@ -32,7 +32,9 @@ def died_of_the_switch(
 ) -> bool:
     """Do the work in a forked child whose commands the switch counts; say whether it was killed.
 
-    Arguments: switch; servers; work; attack, on: how a death is counted, see `proof.tried`.
+    Arguments:
+        attack: how a death is counted, see `proof.tried`.
+        on: how a death is counted, see `proof.tried`.
     """
     ready, go = os.pipe()
 
@@ -82,8 +84,10 @@ def deaths_among(
 ) -> int:
     """Kill work before and after each of its first so many commands; return how often it was.
 
-    Nothing is prepared in between: each goes on where the last one has died. Arguments: work:
-    returns, for the number of a command, what is to be killed there.
+    Nothing is prepared in between: each goes on where the last one has died.
+
+    Arguments:
+        work: returns, for the number of a command, what is to be killed there.
     """
     return sum(
         died_of_the_switch(KillSwitch(at, after=after), servers, work(at))

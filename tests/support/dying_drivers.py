@@ -103,7 +103,10 @@ def session() -> SparkSession:
 class Drivers:
     """Starts a script as a driver, again and again.
 
-    Arguments: script; arguments: its own; log: takes what drivers say; environment: more of it.
+    Arguments:
+        arguments: its own.
+        log: takes what drivers say.
+        environment: more of it.
     """
 
     script: Path

@@ -46,8 +46,12 @@ class Seen:
 class KillSwitch:
     """Kills a process at command number `at` of all that it sends through some faulty servers.
 
-    Arguments: at, from 1 on; after: whether the command is passed on (and has been answered) before
-    the process dies, or never reaches the real server. Set `victim` before the process sends.
+    Arguments:
+        at: from 1 on.
+        after: whether the command is passed on (and has been answered) before the process dies, or
+            never reaches the real server.
+
+    Set `victim` before the process sends.
     """
 
     def __init__(self, at: int, *, after: bool) -> None:

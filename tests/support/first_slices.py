@@ -130,8 +130,13 @@ JOBS: dict[str, Callable[[Any], Job]] = {
 def first_slice(name: str, options: dict[str, Any], *, in_child: bool, seconds: float) -> None:
     """Print what one recruit of this process, or of a forked child of it, came to.
 
-    Arguments: name: of the job; options: of redis-py's client; in_child: fork after installing;
-    seconds: of the slice. Prints: the outcome, and what was loaded meanwhile.
+    Arguments:
+        name: of the job.
+        options: of redis-py's client.
+        in_child: fork after installing.
+        seconds: of the slice.
+
+    Prints: the outcome, and what was loaded meanwhile.
     """
     loaded: list[str] = []
     is_watched = False

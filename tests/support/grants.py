@@ -43,9 +43,11 @@ def every_cut(
 ) -> Iterator[Any]:
     """Ask through a new client for each command whose reply is cut off; yield each answer.
 
-    Arguments: door; ask: is given a client; retries: whether redis-py sends a cut-off command
-    again, as it does by default. Yields: the answer, or the ConnectionError. The last one, a whole
-    run, is an answer.
+    Arguments:
+        ask: is given a client.
+        retries: whether redis-py sends a cut-off command again, as it does by default.
+
+    Yields: the answer, or the ConnectionError. The last one, a whole run, is an answer.
     """
     options: dict[str, Any] = {} if retries else {"retry": Retry(NoBackoff(), 0)}
     at = 0
@@ -82,8 +84,12 @@ async def every_cancel(
 ) -> None:
     """Cancel a coroutine function at each of its awaits; see that nothing stays granted.
 
-    Arguments: ask: is given a new client, which connects first; free: says whether all is free;
-    least: how many awaits there are at least. No job's connection is used.
+    Arguments:
+        ask: is given a new client, which connects first.
+        free: says whether all is free.
+        least: how many awaits there are at least.
+
+    No job's connection is used.
     """
     at, reaches = 0, True
     while reaches:

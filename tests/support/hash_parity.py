@@ -447,7 +447,8 @@ class NativeClusterParity(NativeParity, ClusterParity):
 class Awaited:
     """A client whose calls are awaited at once, in an event loop of its own.
 
-    Arguments: side: an asyncio client; runner.
+    Arguments:
+        side: an asyncio client.
     """
 
     def __init__(self, side: Any, runner: asyncio.Runner) -> None:

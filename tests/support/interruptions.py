@@ -73,7 +73,9 @@ def _before_each_opcode(
 ) -> Iterator[None]:
     """Call a function before each opcode that this thread runs, until it raises.
 
-    Arguments: tell: is called with the code and the offset; wanted: says of which code.
+    Arguments:
+        tell: is called with the code and the offset.
+        wanted: says of which code.
     """
     if sys.version_info >= (3, 12):
         # There tracing of opcodes begins only when a code runs for the second time.
@@ -224,8 +226,11 @@ def alarms(error: Callable[[], BaseException] = Interruption) -> Iterator[Callab
 async def cancelled_at(coroutine: Coroutine[Any, Any, Any], at: int) -> bool:
     """Run a coroutine in a task of its own that is cancelled as it awaits for the nth time.
 
-    Arguments: at: from 1 on. Returns: whether there was such an await. Raises: what comes out of
-    the coroutine, but for the cancellation.
+    Arguments:
+        at: from 1 on.
+
+    Returns: whether there was such an await. Raises: what comes out of the coroutine, but for the
+    cancellation.
     """
     task = asyncio.ensure_future(_cancelling(coroutine, at))
     await asyncio.wait({task})

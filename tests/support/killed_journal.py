@@ -17,7 +17,11 @@ _OPERATIONS, _CHECKED, _REMOVED, _COUNTS = 0, 1, 2, 3
 
 
 class Journal:
-    """The file. Arguments: path: of a file that is made anew."""
+    """The file.
+
+    Arguments:
+        path: of a file that is made anew.
+    """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -91,7 +95,12 @@ class Counts:
 
 
 class Work:
-    """What a child is given. Arguments: journal; counts; slot: its counters; life: its number."""
+    """What a child is given.
+
+    Arguments:
+        slot: its counters.
+        life: its number.
+    """
 
     def __init__(self, journal: Journal, counts: Counts, slot: int, life: int) -> None:
         self.journal, self.life = journal, life

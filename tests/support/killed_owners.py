@@ -81,7 +81,11 @@ class Child:
 
 
 class Killing:
-    """The killing of one owner's processes. Arguments: owner; folder: for the journal; pace."""
+    """The killing of one owner's processes.
+
+    Arguments:
+        folder: for the journal.
+    """
 
     def __init__(self, owner: Owner, folder: Path, pace: float) -> None:
         self._owner, self._pace = owner, pace * owner.pace

@@ -42,7 +42,10 @@ HOUR_MS = 3_600_000
 class Protocol:
     """A model of a protocol on servers of its own; see the module.
 
-    Arguments: servers: by name; seed. `counts` says what was done.
+    Arguments:
+        servers: by name.
+
+    `counts` says what was done.
     """
 
     SERVERS: ClassVar[int] = 1
@@ -74,8 +77,10 @@ class Protocol:
     def killed(self, work: Callable[[dict[str, Any]], Any]) -> bool:
         """Let a process do its work, and kill it by chance at one of its commands.
 
-        Arguments: work: takes the process's clients. Returns: whether it was killed. What it knows
-        is lost then.
+        Arguments:
+            work: takes the process's clients.
+
+        Returns: whether it was killed. What it knows is lost then.
         """
         doors = [*self.doors.values()]
         label = work.__qualname__

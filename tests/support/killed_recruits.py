@@ -66,7 +66,8 @@ def places(job: Leftovers) -> list[bytes]:
 def lap(job: Any, client: Any, tell: Callable[[], object]) -> int:
     """Do slices until each walk of a job has come to its end; return how many items went.
 
-    Arguments: job; client; tell: called after each slice.
+    Arguments:
+        tell: called after each slice.
     """
     removed = 0
     walks = places(job) if isinstance(job, Leftovers) else []
@@ -86,7 +87,12 @@ def lap(job: Any, client: Any, tell: Callable[[], object]) -> int:
 
 
 class Gap:
-    """The gap of one job's sightings. Arguments: client; job: its name; of_lives: see `Owner`."""
+    """The gap of one job's sightings.
+
+    Arguments:
+        job: its name.
+        of_lives: see `Owner`.
+    """
 
     def __init__(self, client: Any, job: str, *, of_lives: bool) -> None:
         self._client, self._job, self._of_lives = client, job, of_lives
@@ -97,7 +103,8 @@ class Gap:
     def turn(self, alive: Mapping[int, int]) -> None:
         """Let the gap pass if it has, and begin the next one.
 
-        Arguments: alive: how many operations each living process has ended, by its life.
+        Arguments:
+            alive: how many operations each living process has ended, by its life.
         """
         if self._alive is not None:
             if not self._is_over(alive):

@@ -49,8 +49,10 @@ def keys_by_log(nodes: Iterable[redis.Redis], names: Iterable[str]) -> dict[str,
 def check_whole(client: Any, name: str, present: set[bytes]) -> tuple[int, int, int]:
     """See that of a log exactly those keys are there that its catalogue names, and fit together.
 
-    Arguments: client; name; present: the keys of this log. Returns: first, next and kept, all 0
-    where there is no log.
+    Arguments:
+        present: the keys of this log.
+
+    Returns: first, next and kept, all 0 where there is no log.
     """
     keys = LogNames(name)
     meta = client.hgetall(keys.meta)

@@ -115,7 +115,8 @@ def _follows(admin: redis.Redis) -> bool:
 def take_over(replica: RedisServer, how: str = "") -> None:
     """Make a replica the master of its slots.
 
-    Arguments: how: FORCE or TAKEOVER, if its master is not to be asked.
+    Arguments:
+        how: FORCE or TAKEOVER, if its master is not to be asked.
     """
     with contextlib.closing(replica.probe()) as admin:
         admin.execute_command("CLUSTER FAILOVER", *([how] if how else []))

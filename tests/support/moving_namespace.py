@@ -72,8 +72,9 @@ class _Ends:
 class Place:
     """A server with an AOF, or a cluster of three: its doors, its clients, and its crashes.
 
-    Arguments: server; doors: faulty servers before it, or before each node; mover: a client that
-    goes through them.
+    Arguments:
+        doors: faulty servers before it, or before each node.
+        mover: a client that goes through them.
     """
 
     def __init__(
@@ -144,8 +145,10 @@ class Awaited:
 class MovingNamespace:
     """A namespace on a place of its own, its processes, and what they must see.
 
-    Arguments: place; seed; backend: of the new namespace; keys: their number; moves: the weight of
-    the mover's slices among all that happens.
+    Arguments:
+        backend: of the new namespace.
+        keys: their number.
+        moves: the weight of the mover's slices among all that happens.
     """
 
     def __init__(
@@ -389,8 +392,10 @@ class MovingNamespace:
     def look(self, process: Any, most: int = MOST_TOUCHED, *, writes: bool = True) -> None:
         """Compare what a process sees with the model, and write to some hashes.
 
-        Arguments: process; most: how many hashes it writes to, and whose deadlines it asks for:
-        while the namespace moves, that alone moves a hash; writes: whether it writes at all.
+        Arguments:
+            most: how many hashes it writes to, and whose deadlines it asks for: while the namespace
+                moves, that alone moves a hash.
+            writes: whether it writes at all.
         """
         touched = self.draw.sample(self.names, min(most, len(self.names)))
         for name in touched if writes else ():
@@ -547,7 +552,10 @@ def moving_namespace(
 ) -> Iterator[MovingNamespace]:
     """Yield such a namespace on a new server of that binary, or a cluster of three.
 
-    Arguments: binary; seed, backend, moves: as of `MovingNamespace`; is_cluster.
+    Arguments:
+        seed: as of `MovingNamespace`.
+        backend: as of `MovingNamespace`.
+        moves: as of `MovingNamespace`.
     """
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())

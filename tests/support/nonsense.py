@@ -73,8 +73,9 @@ class Mutation:
 class Search:
     """A state of a structure's keys, restored before each operation.
 
-    Arguments: client: of a server that holds the state and nothing else; beside: of others that
-    belong to it, whose keys stay as they are.
+    Arguments:
+        client: of a server that holds the state and nothing else.
+        beside: of others that belong to it, whose keys stay as they are.
     """
 
     def __init__(self, client: redis.Redis, beside: Sequence[redis.Redis] = ()) -> None:
@@ -108,7 +109,8 @@ class Search:
     ) -> list[str]:
         """Run each operation on each state; return a line for each failure.
 
-        Arguments: seen: is told the outcome of each one.
+        Arguments:
+            seen: is told the outcome of each one.
         """
         found: list[str] = []
         for mutation in mutations:

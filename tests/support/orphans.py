@@ -27,7 +27,11 @@ Writer = Callable[[Any, str], Any]
 
 
 class Proof(ABC):
-    """One structure's proof. Arguments: writers: its commands, each on a name."""
+    """One structure's proof.
+
+    Arguments:
+        writers: its commands, each on a name.
+    """
 
     def __init__(self, writers: Iterable[Writer]) -> None:
         self.writers: Sequence[Writer] = list(writers)
@@ -98,8 +102,10 @@ class Proof(ABC):
     ) -> None:
         """Let writers and jobs die on three masters, with a thousand untagged names.
 
-        Arguments: writing and collecting: at how many of their commands they die; slices: how many
-        a job that is to die performs.
+        Arguments:
+            writing: at how many of their commands they die.
+            collecting: at how many of their commands they die.
+            slices: how many a job that is to die performs.
         """
         names = [f"name:{i}" for i in range(1000)]
         assert len({key_slot(name.encode()) for name in names}) >= 500

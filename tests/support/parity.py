@@ -251,7 +251,11 @@ def _wait_until(moment: int) -> None:
 
 
 def run_machine(machine: type[ParityMachine], share: int, **attributes: Any) -> None:
-    """Run a machine, given its sides. Arguments: share: of the profile's examples it gets 1 in."""
+    """Run a machine, given its sides.
+
+    Arguments:
+        share: of the profile's examples it gets 1 in.
+    """
     run_state_machine_as_test(
         type("Machine", (machine,), attributes),
         # Shrinking runs in real time would take minutes, and the steps are few.

@@ -235,8 +235,9 @@ def written(
 ) -> str:
     """Return the text of durations.json, a line for each file.
 
-    Arguments: measured: a test's name -> its kind, its CPU seconds and those of the clock; before:
-    what stands there, of which the kinds stay that were not measured.
+    Arguments:
+        measured: a test's name -> its kind, its CPU seconds and those of the clock.
+        before: what stands there, of which the kinds stay that were not measured.
     """
     tests: dict[str, dict[str, list[tuple[float, float, str]]]] = {}
     for test, (kind, cpu, clock) in measured.items():

@@ -27,8 +27,9 @@ _MARK = "WORKSTEALING_TEST_PIPELINE"
 class PipelineRun:
     """A run of the example; leave it to end it.
 
-    Arguments: options: of its command line; environment: what it finds there beside this process's
-    own.
+    Arguments:
+        options: of its command line.
+        environment: what it finds there beside this process's own.
     """
 
     def __init__(self, *options: str, environment: Mapping[str, str] | None = None) -> None:

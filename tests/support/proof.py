@@ -31,7 +31,8 @@ def tried(
 ) -> None:
     """Count tries of an attack by the running test, and what came of them.
 
-    Arguments: attack; count; lost, held, wrong; on: the structure, if the test's path is of none.
+    Arguments:
+        on: the structure, if the test's path is of none.
     """
     sums = _now.setdefault((attack, on), [0, 0, 0, 0])
     for place, number in ((TRIED, count), (LOST, lost), (HELD, held), (WRONG, wrong)):

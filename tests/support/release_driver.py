@@ -25,7 +25,8 @@ def named(thing: Any, *names: str) -> Any:
 class Driver:
     """The operations, on the structures of one server.
 
-    Arguments: port; options: of the client.
+    Arguments:
+        options: of the client.
     """
 
     def __init__(self, port: int, **options: Any) -> None:

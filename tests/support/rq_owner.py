@@ -63,7 +63,11 @@ def die_after_the_heartbeat_of_a_deleted_job() -> None:
 
 
 def main(url: str, kind: str) -> None:
-    """Work. Arguments: url; kind: "dying", or anything else."""
+    """Work.
+
+    Arguments:
+        kind: "dying", or anything else.
+    """
     if kind == "dying":
         die_after_the_heartbeat_of_a_deleted_job()
     connection = redis.Redis.from_url(url)

@@ -87,7 +87,10 @@ def _options(kind: type[Any], port: int, options: Mapping[str, Any]) -> dict[str
 def client_at(port: int, **options: Any) -> redis.Redis:
     """Return a client of whatever listens at a port, which opens its connections briefly.
 
-    Arguments: port; options: redis-py's. The caller closes it.
+    Arguments:
+        options: redis-py's.
+
+    The caller closes it.
     """
     client: redis.Redis = Client(**_options(Client, port, options))
     return client
@@ -529,7 +532,9 @@ def _says_whole(info: bytes, nodes: bytes) -> bool:
 def sentinel_of(server: RedisServer, folder: Path, *settings: str) -> Iterator[int]:
     """Start a sentinel that watches a server as "main"; yield its port, and end it.
 
-    Arguments: server; folder: for its files; settings: further lines of its configuration.
+    Arguments:
+        folder: for its files.
+        settings: further lines of its configuration.
     """
     port = free_port()
     conf = folder / "sentinel.conf"

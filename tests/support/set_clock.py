@@ -8,8 +8,9 @@ START = 1_800_000_000.0
 class SetClock:
     """Says the time that it was set to.
 
-    Arguments: now: Unix seconds; by default the beginning of a minute that is a multiple of 4 and 6
-    minutes since the epoch.
+    Arguments:
+        now: Unix seconds; by default the beginning of a minute that is a multiple of 4 and 6
+            minutes since the epoch.
     """
 
     def __init__(self, now: float = START) -> None:

@@ -24,8 +24,13 @@ def tenants_of(streams: int) -> tuple[str, ...]:
 class SingleStreams:
     """Writes to exactly the wanted stream of a queue of so many streams.
 
-    Arguments: client, name and streams as of a `ShuffleQueue`; options: its others. `queue` is that
-    queue, whose tenants have one stream each.
+    Arguments:
+        client: as of a `ShuffleQueue`.
+        name: as of a `ShuffleQueue`.
+        streams: as of a `ShuffleQueue`.
+        options: its others.
+
+    `queue` is that queue, whose tenants have one stream each.
     """
 
     def __init__(self, client: Any, name: str, streams: int, **options: Any) -> None:

@@ -79,9 +79,13 @@ def marked(name: str, value: str) -> list[Process]:
 class StandaloneCluster:
     """A master and workers; they run when the constructor returns.
 
-    Arguments: workers: how many; cores: of each; environment: what the master, the workers and so
-    the executors find in theirs beside this process's own; apart: whether each worker has an
-    address of its own: Spark starts no second attempt of a task on the same host.
+    Arguments:
+        workers: how many.
+        cores: of each.
+        environment: what the master, the workers and so the executors find in theirs beside this
+            process's own.
+        apart: whether each worker has an address of its own: Spark starts no second attempt of a
+            task on the same host.
     """
 
     def __init__(

@@ -22,8 +22,11 @@ _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 def connect_server(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
     """Start a server, `local[2]`; it ends with the block.
 
-    Arguments: folder, for its log and its files; environment: what its Python workers find beside
-    this process's own. Yields: its address, as SPARK_REMOTE takes it.
+    Arguments:
+        folder: for its log and its files.
+        environment: what its Python workers find beside this process's own.
+
+    Yields: its address, as SPARK_REMOTE takes it.
     """
     spec = find_spec("pyspark")
     assert spec is not None

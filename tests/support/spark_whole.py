@@ -94,7 +94,11 @@ def builder() -> Any:
 
 
 class Checks:
-    """The checks, each of one part. Arguments: spark; folder for checkpoints; remote or not."""
+    """The checks, each of one part.
+
+    Arguments:
+        folder: for checkpoints; remote or not.
+    """
 
     def __init__(self, spark: Any, folder: Path, is_remote: bool) -> None:
         self.spark, self.folder, self.is_remote = spark, folder, is_remote

@@ -77,7 +77,11 @@ class StatsDExporter:
 
     Of several mappings that fit a name, the first one counts. A counter adds up, a gauge keeps its
     last value for the mapping's `ttl`, and a timing, which comes in milliseconds, is a histogram in
-    seconds. Arguments: mapping: the file; now: the time in seconds, which the user moves.
+    seconds.
+
+    Arguments:
+        mapping: the file.
+        now: the time in seconds, which the user moves.
     """
 
     mapping: Path

@@ -80,9 +80,11 @@ class Tally:
 class Load:
     """Producers, consumers and sweepers of one queue.
 
-    Arguments: client; shards; skews: of each producer and each consumer, in seconds; sweepers: how
-    many; seed; where: the time shard that sweepers work in, by their queue, instead of the right
-    one: for comparison.
+    Arguments:
+        skews: of each producer and each consumer, in seconds.
+        sweepers: how many.
+        where: the time shard that sweepers work in, by their queue, instead of the right one: for
+            comparison.
     """
 
     def __init__(

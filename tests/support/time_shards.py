@@ -29,7 +29,11 @@ return found
 
 
 class Wall:
-    """A time of day that all clocks of a test go by. Arguments: seconds since the epoch."""
+    """A time of day that all clocks of a test go by.
+
+    Arguments:
+        seconds: since the epoch.
+    """
 
     def __init__(self, seconds: float = START) -> None:
         self.seconds = seconds

@@ -17,7 +17,10 @@ from workstealing.store.redis_versions import CONNECTION_OPTIONS
 def ask(port: int, *commands: str, seconds: float = 60.0) -> list[Any]:
     """Say commands, their words parted by spaces, and return the raw replies.
 
-    Arguments: seconds: for the connection and for each reply. Raises: any redis.RedisError.
+    Arguments:
+        seconds: for the connection and for each reply.
+
+    Raises: any redis.RedisError.
     """
     connection = redis.Connection(
         host="127.0.0.1",

@@ -21,8 +21,11 @@ OVERHEAD = 60
 class CountingServer:
     """Answers as a server does whose elements take their length and some bytes more.
 
-    It counts the first 512 elements, in the order that it keeps them in. Arguments: kind; lengths:
-    of the elements in that order; source: of random elements.
+    It counts the first 512 elements, in the order that it keeps them in.
+
+    Arguments:
+        lengths: of the elements in that order.
+        source: of random elements.
     """
 
     def __init__(self, kind: str, lengths: Sequence[int], source: random.Random) -> None:

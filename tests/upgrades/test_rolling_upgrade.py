@@ -43,7 +43,10 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "workstealing", "jobs", "lu
 class Release:
     """A process of an installed release.
 
-    Arguments: python: its interpreter; server: where it connects to; protocol: of its client.
+    Arguments:
+        python: its interpreter.
+        server: where it connects to.
+        protocol: of its client.
     """
 
     def __init__(self, python: Path, server: RedisServer | FaultyServer, *protocol: int) -> None:

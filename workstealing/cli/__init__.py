@@ -22,9 +22,11 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `workstealing` command.
 
-    Arguments: argv: the arguments after the program's name; by default the process's own. Returns:
-    the exit status of the command; 2 for bad input, after one sentence on stderr; 1 if stdout takes
-    no more.
+    Arguments:
+        argv: the arguments after the program's name; by default the process's own.
+
+    Returns: the exit status of the command; 2 for bad input, after one sentence on stderr; 1 if
+    stdout takes no more.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

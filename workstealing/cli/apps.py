@@ -42,9 +42,12 @@ def load_app(name: str | None) -> Recruiter:
 
     Output of the application goes to stderr, because stdout belongs to the command.
 
-    Arguments: name: "package.module:recruiter"; the second half may be dotted, and may be a
-    function of no arguments that returns the recruiter. None stands for WORKSTEALING_APP in the
-    environment. Raises: ConfigurationError for any fault of the name or the module.
+    Arguments:
+        name: "package.module:recruiter"; the second half may be dotted, and may be a function of no
+            arguments that returns the recruiter.
+
+    None stands for WORKSTEALING_APP in the environment. Raises: ConfigurationError for any fault of
+    the name or the module.
     """
     name = named_app(name)
     if not name:
@@ -60,8 +63,12 @@ def load_app(name: str | None) -> Recruiter:
 def found_at(name: str, option: str, attribute: str) -> Any:
     """Return an object of a module that an option names.
 
-    Arguments: name: "package.module:name"; the second half may be dotted; option: for the error;
-    attribute: the name where there is none. Raises: ConfigurationError.
+    Arguments:
+        name: "package.module:name"; the second half may be dotted.
+        option: for the error.
+        attribute: the name where there is none.
+
+    Raises: ConfigurationError.
     """
     module_name, colon, path = name.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")) or (colon and not path):

@@ -90,7 +90,8 @@ class Parser(argparse.ArgumentParser):
 class CommandParser(Parser):
     """The parser of one command, whose module is imported when it parses.
 
-    Arguments: those of ArgumentParser; command: the one to be parsed.
+    Arguments:
+        command: the one to be parsed; all others are those of ArgumentParser.
     """
 
     def __init__(self, *arguments: Any, command: Command | None = None, **keywords: Any) -> None:
@@ -130,9 +131,11 @@ def build() -> tuple[argparse.ArgumentParser, dict[str, CommandParser]]:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the named command.
 
-    Arguments: argv, or None for the process's own. Returns: `command`, and that command's options.
-    Raises: SystemExit with status 2 after one sentence on stderr for bad input, with status 0
-    after --help and --version.
+    Arguments:
+        argv: or None for the process's own.
+
+    Returns: `command`, and that command's options. Raises: SystemExit with status 2 after one
+    sentence on stderr for bad input, with status 0 after --help and --version.
     """
     parser, parsers = build()
     options, unknown = parser.parse_known_args(argv)

@@ -127,9 +127,13 @@ def settings(client: Any) -> Iterator[Check]:
 def server(twin: Twin, node: Node, address: str) -> Iterator[Check]:
     """Check a server, or one node of a cluster, by its INFO, a few pings and a probe of its own.
 
-    A fact that the server refuses to tell is reported as unknown, and not guessed. Arguments: twin;
-    node; address: where it is, for people. Raises: connection faults. About 25 round trips, and a
-    second where the server expires fields itself.
+    A fact that the server refuses to tell is reported as unknown, and not guessed.
+
+    Arguments:
+        address: where it is, for people.
+
+    Raises: connection faults. About 25 round trips, and a second where the server expires fields
+    itself.
     """
     optional = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
     replies = twin.call(

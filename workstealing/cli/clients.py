@@ -33,7 +33,11 @@ ENVIRONMENT = f"{' or '.join(URL_VARIABLES)} in the environment"
 
 
 def add_url_option(parser: argparse._ActionsContainer, default: str = ENVIRONMENT) -> None:
-    """Add --url to a command's options. Arguments: parser; default: the Redis without --url."""
+    """Add --url to a command's options.
+
+    Arguments:
+        default: the Redis without --url.
+    """
     parser.add_argument(
         "--url",
         metavar="URL",
@@ -55,8 +59,10 @@ def add_fleet_options(parser: argparse.ArgumentParser) -> None:
 def client_at(url: str | None) -> Any:
     """Return a client that waits a little and never retries, for a person who is waiting.
 
-    Arguments: url, or None for the environment's. Raises: ConfigurationError if no Redis is named,
-    or if it does not answer. One round trip.
+    Arguments:
+        url: or None for the environment's.
+
+    Raises: ConfigurationError if no Redis is named, or if it does not answer. One round trip.
     """
     patience = {
         "socket_timeout": TIMEOUT_SECONDS,
@@ -86,9 +92,12 @@ def client_at(url: str | None) -> Any:
 def cassandra_at(url: str) -> Iterator[CassandraStore]:
     """Lend a store on a table of Cassandra; its connections end with the context.
 
-    Arguments: url: cassandra://user:password@host:port/keyspace/table; several hosts are separated
-    by commas. Raises: ConfigurationError for another form, and for a Cassandra that cannot be
-    used; MissingExtraError.
+    Arguments:
+        url: cassandra://user:password@host:port/keyspace/table; several hosts are separated by
+            commas.
+
+    Raises: ConfigurationError for another form, and for a Cassandra that cannot be used;
+    MissingExtraError.
     """
     parts = urlsplit(url)
     keyspace, _, table = parts.path.strip("/").partition("/")
@@ -176,9 +185,12 @@ def is_moving(job: Job) -> bool:
 def ledger_for(options: argparse.Namespace, recruiter: Recruiter | None) -> tuple[Any, str]:
     """Return the client for the fleet's figures, None if none is known, and the ledger's name.
 
-    Arguments: options: of `add_fleet_options`; recruiter: its own ledger is looked at. Raises:
-    ConfigurationError, also if it, or the Redis, has several ledgers and the options name none. At
-    most one round trip; without a recruiter's ledger, up to a hundred look for one.
+    Arguments:
+        options: of `add_fleet_options`.
+        recruiter: its own ledger is looked at.
+
+    Raises: ConfigurationError, also if it, or the Redis, has several ledgers and the options name
+    none. At most one round trip; without a recruiter's ledger, up to a hundred look for one.
     """
     from workstealing.metrics.ledger import Ledger
 
@@ -228,8 +240,11 @@ def _only_ledger(client: Any) -> str:
 def client_for(url: str | None, recruiter: Recruiter | None) -> Any:
     """Return the client for the fleet's figures, or None if none is known.
 
-    Arguments: url of the command's options; recruiter: without a url, the client is that of its
-    ledger or of its jobs. Raises: ConfigurationError. At most one round trip.
+    Arguments:
+        url: of the command's options.
+        recruiter: without a url, the client is that of its ledger or of its jobs.
+
+    Raises: ConfigurationError. At most one round trip.
     """
     if url is not None:
         return client_at(url)

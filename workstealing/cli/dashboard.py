@@ -97,7 +97,10 @@ def run(options: argparse.Namespace) -> int:
 def make_server(options: argparse.Namespace) -> tuple[Any, str | None]:
     """Return the web server, which listens already, and the admin's token.
 
-    Arguments: options of the command line. Raises: ConfigurationError; MissingExtraError.
+    Arguments:
+        options: of the command line.
+
+    Raises: ConfigurationError; MissingExtraError.
     """
     from workstealing.dashboard import create_dashboard
     from workstealing.dashboard.security import is_loopback

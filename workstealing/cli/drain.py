@@ -122,7 +122,9 @@ class _Turn:
 class Drain:
     """Slices of several jobs in turn, so that a large job does not keep the others waiting.
 
-    Arguments: recruiter; names: of its jobs; options: of the command.
+    Arguments:
+        names: of its jobs.
+        options: of the command.
     """
 
     def __init__(self, recruiter: Recruiter, names: list[str], options: argparse.Namespace) -> None:

@@ -51,8 +51,13 @@ def repeat(
 ) -> None:
     """Look and show until the number of looks is reached; Ctrl-C ends it without an error.
 
-    Arguments: look: returns a look; interval: seconds between two looks; times: how many looks,
-    None for no end; show: is called with each look. Raises: the errors of look and show.
+    Arguments:
+        look: returns a look.
+        interval: seconds between two looks.
+        times: how many looks, None for no end.
+        show: is called with each look.
+
+    Raises: the errors of look and show.
     """
     number = 0
     try:
@@ -76,7 +81,7 @@ def draw(
 ) -> None:
     """Look as `repeat` does, and draw in place on the terminal.
 
-    Arguments: as of `repeat`; drawn: returns a look in rich's form. Raises: MissingExtraError
+    Arguments as of `repeat`; drawn: returns a look in rich's form. Raises: MissingExtraError
     without rich (the extra "cli").
     """
     try:
@@ -115,7 +120,8 @@ class StopWish:
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the wish, and say whether it was noted.
 
-        Arguments: seconds: the most time to wait; None to wait as long as it takes.
+        Arguments:
+            seconds: the most time to wait; None to wait as long as it takes.
         """
         end = math.inf if seconds is None else time.monotonic() + seconds
         while not self._is_set and (left := end - time.monotonic()) > 0:

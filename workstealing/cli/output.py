@@ -59,8 +59,9 @@ def printable(text: str) -> str:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """Return a table for people.
 
-    Arguments: headings; rows, of as many cells each; left, how many columns from the first on are
-    aligned to the left, the others being figures.
+    Arguments:
+        rows: of as many cells each.
+        left: how many columns from the first on are aligned to the left, the others being figures.
     """
     lines = [list(map(printable, row)) for row in (headings, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

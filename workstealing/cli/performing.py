@@ -40,7 +40,11 @@ class Performed:
         return asdict(self)
 
     def as_text(self, unit: str = "items") -> str:
-        """Return the figures for people. Arguments: unit: of the items, see `Job.unit`."""
+        """Return the figures for people.
+
+        Arguments:
+            unit: of the items, see `Job.unit`.
+        """
         happened = [f"{count} {spoken(name)}" for name, count in self.outcomes.items() if count]
         return (
             f"{counted(self.items, unit)} in {self.slices} slice{'' if self.slices == 1 else 's'}"
@@ -88,8 +92,12 @@ Progress = Callable[[float, str], None]
 def progress_bar(what: str, total: float | None, *, wanted: bool = True) -> Iterator[Progress]:
     """Show a bar on stderr while something long runs, where a person looks on.
 
-    Arguments: what: the work in a few words; total: all of it, None: unknown; wanted: False for no
-    bar. Without rich (the extra "cli"), or where stderr is no terminal, nothing is shown.
+    Arguments:
+        what: the work in a few words.
+        total: all of it, None: unknown.
+        wanted: False for no bar.
+
+    Without rich (the extra "cli"), or where stderr is no terminal, nothing is shown.
     """
     if not wanted or not sys.stderr.isatty():
         yield _ignore
@@ -112,7 +120,11 @@ def progress_bar(what: str, total: float | None, *, wanted: bool = True) -> Iter
 
 
 class Deadline:
-    """When to stop. Arguments: seconds from now, None: never."""
+    """When to stop.
+
+    Arguments:
+        seconds: from now, None: never.
+    """
 
     def __init__(self, seconds: float | None) -> None:
         self._begun = time.monotonic()

@@ -128,8 +128,9 @@ def run(options: argparse.Namespace) -> int:
 class Plan:
     """A forecast, and the figures that it was asked for.
 
-    Arguments: options of the command; target: the lag in seconds within which 99 of 100 items are
-    to be removed, or None.
+    Arguments:
+        options: of the command.
+        target: the lag in seconds within which 99 of 100 items are to be removed, or None.
     """
 
     def __init__(self, options: argparse.Namespace, target: float | None) -> None:
@@ -272,7 +273,14 @@ text{font:12px sans-serif;fill:#333}.title{font-size:14px;font-weight:bold}
 
 
 class _Scale:
-    """A logarithmic scale. Arguments: low, high: of the values; start, end: of the pixels."""
+    """A logarithmic scale.
+
+    Arguments:
+        low: of the values.
+        high: of the values.
+        start: of the pixels.
+        end: of the pixels.
+    """
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high = low, max(high, low * 10)
@@ -298,8 +306,10 @@ class _Scale:
 def picture(at: Callable[[float], Forecast], said: Forecast, target: float | None) -> str:
     """Return the picture.
 
-    Arguments: at: returns the forecast at a rate; said: the forecast to be marked; target: the lag
-    in seconds to be marked, or None.
+    Arguments:
+        at: returns the forecast at a rate.
+        said: the forecast to be marked.
+        target: the lag in seconds to be marked, or None.
     """
     saturated = said.garbage / (said.traffic * said.limit)
     low = min(said.rate, saturated or said.rate) / 5

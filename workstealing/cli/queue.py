@@ -159,7 +159,7 @@ def _kind_of(client: Any, name: bytes) -> str:
 
 
 class Watching:
-    """Looks at a queue, and goes on where the database fails. Arguments: queue.
+    """Looks at a queue, and goes on where the database fails.
 
     Attributes: looks: all that `keep` was given; trouble: the failure of the last look, or None.
     """

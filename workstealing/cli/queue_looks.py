@@ -36,7 +36,11 @@ _TIME_COUNTS = ("waiting", "due", "leased", "consumed", "dead")
 
 
 class ShuffleLook:
-    """Looks at a ShuffleQueue. Arguments: client; name; groups: which, None: all of them."""
+    """Looks at a ShuffleQueue.
+
+    Arguments:
+        groups: it, None: all of them.
+    """
 
     faults = FAULTS
 
@@ -82,7 +86,9 @@ class ShuffleLook:
 class TimeLook:
     """Looks at a TimeShardQueue.
 
-    Arguments: store; name; rotation: None: there is no queue yet; faults: see `QueueLook`.
+    Arguments:
+        rotation: None: there is no queue yet.
+        faults: see `QueueLook`.
     """
 
     def __init__(

@@ -137,9 +137,14 @@ def rights(
     """Check whether the client's user may send what a structure and a job on it send.
 
     The commands are queued behind a MULTI, where the server judges each one, and never run.
-    Arguments: what: the job or hook, for the checks; structure, or a job without one; access: what
-    is needed, None if that is unknown; named: the name and the namespace in its keys, by default
-    the structure's; about: it in a few words, by default its kind and name.
+
+    Arguments:
+        what: the job or hook, for the checks.
+        structure: or a job without one.
+        access: what is needed, None if that is unknown.
+        named: the name and the namespace in its keys, by default the structure's.
+        about: it in a few words, by default its kind and name.
+
     Three round trips to each node, and up to two to learn whether the server keeps deadlines.
     """
     twin = structure.twin
@@ -272,8 +277,10 @@ def _is_closed(reply: Any) -> bool:
 def fleet(name: str, whole: Any, *, is_carried: bool) -> Check:
     """Describe a fleet, and say whether its keys are on the move. No command.
 
-    Arguments: name: of the first job on it; whole: the fleet; is_carried: whether a FleetRebalance
-    is installed for it.
+    Arguments:
+        name: of the first job on it.
+        whole: the fleet.
+        is_carried: whether a FleetRebalance is installed for it.
     """
     nodes = ", ".join(printable(each) for each in whole.nodes)
     told = f"job {printable(name)} serves {len(whole.nodes)} nodes: {nodes}"

@@ -84,7 +84,10 @@ def run(options: argparse.Namespace) -> int:
 def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     """Return a function that takes a new look at each call.
 
-    Arguments: options: app, url and ledger count. Raises: ConfigurationError.
+    Arguments:
+        options: app, url and ledger count.
+
+    Raises: ConfigurationError.
     """
     from workstealing.dashboard.figures import OwnMinutes
     from workstealing.dashboard.next_steps import DENIALS, DENIED, then
@@ -146,8 +149,8 @@ _OF_THE_LEDGER = (
 class _Asked:
     """Asks the ledger's client, and remembers why and where it did not answer.
 
-    Arguments: client. A page names only the kind of an error, but a person with a shell may see the
-    address. After one fault a look asks the server nothing more, because a person is waiting.
+    A page names only the kind of an error, but a person with a shell may see the address. After one
+    fault a look asks the server nothing more, because a person is waiting.
     """
 
     def __init__(self, client: Any) -> None:

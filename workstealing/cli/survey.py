@@ -186,7 +186,11 @@ def _write_page(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def as_text(report: Mapping[str, Any], most: int) -> str:
-    """Return a survey's result for people. Arguments: report: as `report_of` makes it; most: rows.
+    """Return a survey's result for people.
+
+    Arguments:
+        report: as `report_of` makes it.
+        most: rows.
 
     No character of a key's name steers a terminal.
     """

@@ -52,7 +52,11 @@ def whole(text: str) -> int:
 
 
 def at_least(lowest: int, what: str) -> Callable[[str], int]:
-    """Return a function for whole numbers from `lowest` on. Arguments: what: their plural noun."""
+    """Return a function for whole numbers from `lowest` on.
+
+    Arguments:
+        what: their plural noun.
+    """
 
     def parsed(text: str) -> int:
         value = whole(text)

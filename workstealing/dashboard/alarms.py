@@ -42,7 +42,9 @@ def alarms_of(
 ) -> Alarms:
     """Return the alarms of a page.
 
-    Arguments: snapshot; jobs: its jobs, the worst first; dead: its structures with dead items.
+    Arguments:
+        jobs: its jobs, the worst first.
+        dead: its structures with dead items.
     """
     found = [visible(each, LONGEST_PROBLEM) for each in (*snapshot.warnings, *snapshot.troubles)]
     alike: dict[str, list[JobFigures]] = {}
@@ -82,7 +84,8 @@ def _of_dead(figures: StructureFigures) -> str:
 def with_links(line: str, runbook: str | None) -> str:
     """Return an alarm for a page, the section of the runbook that it names as a link.
 
-    Arguments: runbook: the address of docs/runbook.md as published, None: no link.
+    Arguments:
+        runbook: the address of docs/runbook.md as published, None: no link.
     """
     if runbook is None:
         return line

@@ -187,8 +187,10 @@ def _names(jobs: Iterable[JobFigures]) -> list[tuple[str, bool]]:
 class Charts:
     """Answers with the charts of a range; a long one is asked for once in 30 seconds at most.
 
-    Arguments: snapshot: returns the page's content; read: returns so many of the ledger's minutes
-    before a time, the oldest first; clock: for the remembered answers.
+    Arguments:
+        snapshot: returns the page's content.
+        read: returns so many of the ledger's minutes before a time, the oldest first.
+        clock: for the remembered answers.
     """
 
     def __init__(
@@ -207,7 +209,10 @@ class Charts:
     def of(self, name: str) -> dict[str, Any]:
         """Return the charts of a range, or of the last hour where nobody knows of more.
 
-        Arguments: name: one of RANGES. One round trip for each 180 minutes of a longer range.
+        Arguments:
+            name: one of RANGES.
+
+        One round trip for each 180 minutes of a longer range.
         """
         snapshot = self._snapshot()
         if name == HOUR_RANGE or not snapshot.is_fleet:

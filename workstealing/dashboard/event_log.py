@@ -20,7 +20,9 @@ _LONGEST = 300
 def event_rows(events: Sequence[FleetEvent], now: float) -> dict[str, Any]:
     """Return the table of the last day's events, the newest first.
 
-    Arguments: events, the newest first; now: in seconds since the epoch, by the server's clock.
+    Arguments:
+        events: the newest first.
+        now: in seconds since the epoch, by the server's clock.
     """
     recent = [each for each in events if now - each.at <= SHOWN_SECONDS]
     more = f"; the newest {MOST_SHOWN} shown" if len(recent) > MOST_SHOWN else ""
@@ -48,7 +50,9 @@ def where(event: FleetEvent) -> str:
 def event_marks(events: Sequence[FleetEvent], times: Sequence[int]) -> list[dict[str, Any]]:
     """Return the events in the time of the charts, the newest ones, as marks on them.
 
-    Arguments: events, the newest first; times: the beginnings of the charts' minutes, ascending.
+    Arguments:
+        events: the newest first.
+        times: the beginnings of the charts' minutes, ascending.
     """
     first = times[0] if times else 0
     return [

@@ -160,8 +160,12 @@ class JobFigures:
 def window(minutes: Sequence[Any], now: float) -> tuple[list[int], list[Any]]:
     """Lay the ledger's minutes out over the last hour.
 
-    Arguments: minutes: as `ledger.read` returns them; now: seconds since the epoch. Returns: the
-    beginnings of the last 60 minutes, the present one last; and for each its minute, or None.
+    Arguments:
+        minutes: as `ledger.read` returns them.
+        now: seconds since the epoch.
+
+    Returns: the beginnings of the last 60 minutes, the present one last; and for each its minute,
+    or None.
     """
     last = int(now) // MINUTE * MINUTE
     if minutes:
@@ -194,7 +198,11 @@ def span_seconds(slots: Sequence[Any], times: Sequence[int], now: float, number:
 
     Counts that waited for an unreachable server come all at once: the reports say how much time
     they cover. The first minute covers less than a minute, and so does the present one.
-    Arguments: slots and times: as of `window`; now; number: of the slot.
+
+    Arguments:
+        slots: as of `window`.
+        times: as of `window`.
+        number: of the slot.
     """
     slot, time = slots[number], times[number]
     covered = slot.covered / slot.processes if slot is not None and slot.processes else 0.0
@@ -234,12 +242,16 @@ def job_figures(
 ) -> JobFigures:
     """Return the figures of one job.
 
-    Arguments: name; slots: the last 60 minutes, each of which may be None; covered: the seconds
-    that the recent ones cover; local: the job's part of `recruiter.stats()`, None if it is not
-    installed here; setting: the fleet's setting, or None; due: the backlog that a structure
-    reports, or None; state: of the fleet's processes, None: unknown; away: its servers that this
-    process has just asked in vain, by address; unknown_since: the age of the fleet's figures in
-    words, None: they are of now; pause: since when and by whom the fleet's pause is, or "".
+    Arguments:
+        slots: the last 60 minutes, each of which may be None.
+        covered: the seconds that the recent ones cover.
+        local: the job's part of `recruiter.stats()`, None if it is not installed here.
+        setting: the fleet's setting, or None.
+        due: the backlog that a structure reports, or None.
+        state: of the fleet's processes, None: unknown.
+        away: its servers that this process has just asked in vain, by address.
+        unknown_since: the age of the fleet's figures in words, None: they are of now.
+        pause: since when and by whom the fleet's pause is, or "".
     """
     local = local or {}
     state = state or FleetState()
@@ -380,9 +392,12 @@ def verdict_of(
 ) -> Verdict:
     """Say whether a job suffices for its garbage in the whole fleet, and why not.
 
-    Arguments: found: its figures by minute, None for a missing one; local: its part of
-    `recruiter.stats()`; is_paused: then there is no verdict. The local verdict counts if it is a
-    no, or if the minutes do not show how old the garbage is.
+    Arguments:
+        found: its figures by minute, None for a missing one.
+        local: its part of `recruiter.stats()`.
+        is_paused: then there is no verdict.
+
+    The local verdict counts if it is a no, or if the minutes do not show how old the garbage is.
     """
     said = Verdict(local.get("keeps_up"), local.get("why", ""))
     if is_paused:
@@ -411,8 +426,11 @@ def verdict_of(
 def keeps_up(lag: Sequence[float | None], said: bool | None) -> bool | None:
     """Say whether a job suffices for its garbage, judged by the garbage's age alone.
 
-    Arguments: lag: the age of the oldest garbage in each minute; said: the verdict of this
-    process's recruiter. Returns: None if nobody knows.
+    Arguments:
+        lag: the age of the oldest garbage in each minute.
+        said: the verdict of this process's recruiter.
+
+    Returns: None if nobody knows.
     """
     found = [None if age is None else JobMinute(worked=1, oldest_seconds=age) for age in lag]
     return verdict_of(found, {"keeps_up": said}).keeps_up
@@ -463,7 +481,9 @@ def errors_of(found: Sequence[Any]) -> list[ErrorFigures]:
 def measured_of(slots: Sequence[Any], found: Sequence[Any]) -> list[MeasuredFigure]:
     """Return the figures of a job's own, by name.
 
-    Arguments: slots: minutes, some None; found: the job's figures in each, some None.
+    Arguments:
+        slots: minutes, some None.
+        found: the job's figures in each, some None.
     """
     figures: dict[str, MeasuredFigure] = {}
     for slot, minute in zip(slots, found, strict=True):
@@ -479,8 +499,11 @@ def enough_rate(
 ) -> float | None:
     """Return the rate at which a job would keep up; above 1 if none would; None if unknown.
 
-    Arguments: found: the job's figures by minute, some None; slots: the minutes themselves;
-    covered: the seconds that the recent ones cover; lag: its lag target.
+    Arguments:
+        found: the job's figures by minute, some None.
+        slots: the minutes themselves.
+        covered: the seconds that the recent ones cover.
+        lag: its lag target.
     """
     recent = [each for each in found[recent_of(slots)] if each is not None]
     items, worked = sum(each.items for each in recent), sum(each.worked for each in recent)
@@ -600,7 +623,10 @@ class OwnMinutes:
     """This process's own minutes, for a dashboard without a ledger.
 
     It turns a recruiter's figures, which only grow, into figures of each minute, from its first
-    call on. Arguments: now: the time of day, in seconds since the epoch.
+    call on.
+
+    Arguments:
+        now: the time of day, in seconds since the epoch.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -613,7 +639,10 @@ class OwnMinutes:
     def __call__(self, stats: Mapping[str, Any]) -> list[Minute]:
         """Note the figures of this moment; return the last hour's minutes, the oldest first.
 
-        Arguments: stats: as `Recruiter.stats` returns them. No round trip.
+        Arguments:
+            stats: as `Recruiter.stats` returns them.
+
+        No round trip.
         """
         with self._lock:
             at = int(self._now()) // MINUTE * MINUTE

@@ -138,7 +138,9 @@ class FleetState:
 def fleet_state(processes: Iterable[Process], now: float) -> FleetState:
     """Read the processes' reports.
 
-    Arguments: processes: as of `ledger.processes`; now: by the clock of the ledger's server.
+    Arguments:
+        processes: as of `ledger.processes`.
+        now: by the clock of the ledger's server.
     """
     present: list[Process] = []
     silent: list[Process] = []
@@ -250,9 +252,11 @@ def merged(
 ) -> Iterable[str]:
     """Yield one sentence for each server that somebody does not reach.
 
-    Arguments: away: as of `FleetState`; here: by the server's address, the error of asking it from
-    this process, and the jobs or parts that need it; answering: the addresses of the servers that
-    have just answered this process.
+    Arguments:
+        away: as of `FleetState`.
+        here: by the server's address, the error of asking it from this process, and the jobs or
+            parts that need it.
+        answering: the addresses of the servers that have just answered this process.
     """
     left = dict(here)
     for each in away:

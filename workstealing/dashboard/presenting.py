@@ -116,8 +116,12 @@ def select(
 ) -> tuple[list[_T], list[_T], Pager]:
     """Return the matching rows, the rows of the page, and the page's place.
 
-    Arguments: selection; name: of the list; rows: in their order; texts: returns a row's texts, in
-    which the search looks. A page beyond the last one is the last one.
+    Arguments:
+        name: of the list.
+        rows: in their order.
+        texts: returns a row's texts, in which the search looks.
+
+    A page beyond the last one is the last one.
     """
     search = selection.searches.get(name, "")
     wanted = search.casefold()
@@ -140,9 +144,13 @@ def page(
 ) -> dict[str, Any]:
     """Return the texts of a page, as plain data for JSON and for templates.
 
-    Its size is bounded, however many jobs, structures and dead items there are. Arguments:
-    snapshot; name: the ledger's; role: the visitor's; selection: the part of the long lists;
-    charts: as of `Charts.of`, None: those of the last hour.
+    Its size is bounded, however many jobs, structures and dead items there are.
+
+    Arguments:
+        name: the ledger's.
+        role: the visitor's.
+        selection: the part of the long lists.
+        charts: as of `Charts.of`, None: those of the last hour.
     """
     selection = selection or Selection()
     jobs = sorted(snapshot.jobs, key=_worst_first)

@@ -204,7 +204,9 @@ class Snapshot:
 class Cached:
     """Remembers an answer for some seconds; while one thread asks, the others get the old one.
 
-    Arguments: ask: the function to call; seconds: how long its answer stays good; clock.
+    Arguments:
+        ask: the function to call.
+        seconds: how long its answer stays good.
     """
 
     def __init__(self, ask: Callable[[], Any], seconds: float, clock: Clock) -> None:
@@ -249,16 +251,23 @@ class Cached:
 class Queries:
     """Asks for the content of a page.
 
-    Arguments: stats: as `Recruiter.stats`; minutes: returns the ledger's last minutes; own_minutes:
-    turns stats into this process's minutes, for want of a ledger; settings: returns the fleet's
-    setting of each job; watched: returns the structures; processes: returns the ledger's processes,
-    None: they are unknown; server_now: returns the time of the ledger's server, None: its clock is
-    this machine's; where: the address of the ledger's server; refusal: returns a sentence if the
-    ledger refuses reports, asked about a fleet that is silent; own_refusals: returns a sentence for
-    each ledger that refuses this process's reports; events: returns the fleet's, the newest first;
-    describe: returns a fault of the ledger's
-    server in words, by default its class alone, because a text may name a user; clock: for the
-    remembered answers; now: the time of day in seconds since the epoch.
+    Arguments:
+        stats: as `Recruiter.stats`.
+        minutes: returns the ledger's last minutes.
+        own_minutes: turns stats into this process's minutes, for want of a ledger.
+        settings: returns the fleet's setting of each job.
+        watched: returns the structures.
+        processes: returns the ledger's processes, None: they are unknown.
+        server_now: returns the time of the ledger's server, None: its clock is this machine's.
+        where: the address of the ledger's server.
+        refusal: returns a sentence if the ledger refuses reports, asked about a fleet that is
+            silent.
+        own_refusals: returns a sentence for each ledger that refuses this process's reports.
+        events: returns the fleet's, the newest first.
+        describe: returns a fault of the ledger's server in words, by default its class alone,
+            because a text may name a user.
+        clock: for the remembered answers.
+        now: the time of day in seconds since the epoch.
     """
 
     def __init__(
@@ -577,7 +586,8 @@ def _raising(error: Exception) -> Callable[[], Any]:
 def structure_figures(watched: Watched, most_dead: int = MOST_LISTED) -> StructureFigures:
     """Ask a structure; a missing answer is None, and `trouble` names the error.
 
-    Arguments: watched; most_dead: how many dead items are listed at most.
+    Arguments:
+        most_dead: how many dead items are listed at most.
     """
     troubles: list[str] = []
     faults: list[str] = []

@@ -28,7 +28,9 @@ def server_of_client(client: Any) -> str | None:
 class Refusals:
     """Says why a server refuses a ledger's reports, as often as it is asked.
 
-    Arguments: client: of the ledger's server; name: of the ledger.
+    Arguments:
+        client: of the ledger's server.
+        name: of the ledger.
     """
 
     def __init__(self, client: Any, name: str = "default") -> None:

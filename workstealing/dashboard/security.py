@@ -92,9 +92,11 @@ _PROXY_HEADERS = (
 class Throttle:
     """Counts wrong tokens.
 
-    Arguments: share: counts a wrong token for the whole fleet, and returns how many there were in
-    the running minute and how many seconds of it are left; None lets this process count alone;
-    clock. An error of `share` is ignored: a dead Redis neither locks out nor lets in.
+    Arguments:
+        share: counts a wrong token for the whole fleet, and returns how many there were in the
+            running minute and how many seconds of it are left; None lets this process count alone.
+
+    An error of `share` is ignored: a dead Redis neither locks out nor lets in.
     """
 
     def __init__(
@@ -111,8 +113,10 @@ class Throttle:
     def enter(self, address: str | None) -> float:
         """Take a trial; return 0.0, or for how many seconds the client must wait for one.
 
-        Arguments: address: the client's, as the server sees it. After a trial comes `right` or
-        `wrong`. No round trip.
+        Arguments:
+            address: the client's, as the server sees it.
+
+        After a trial comes `right` or `wrong`. No round trip.
         """
         key = network(address)
         with self._lock:
@@ -197,8 +201,12 @@ def network(address: str | None) -> str:
 def counted_by_fleet(client: Any, name: str) -> Callable[[], tuple[int, float]]:
     """Return a function that counts wrong tokens in Redis, for the dashboards of one ledger.
 
-    Arguments: client: of redis-py; name: the ledger's. A count costs one round trip of three
-    commands, on a connection that makes one attempt and waits for at most `SHARED_SECONDS`.
+    Arguments:
+        client: of redis-py.
+        name: the ledger's.
+
+    A count costs one round trip of three commands, on a connection that makes one attempt and waits
+    for at most `SHARED_SECONDS`.
     """
     key = logins_key(name)
 
@@ -244,7 +252,10 @@ class Visitor:
 class Guard:
     """Holds the tokens, and recognises visitors by them.
 
-    Arguments: token: the admin's; view_token: allows looking only; None means that there is none.
+    Arguments:
+        token: the admin's.
+        view_token: allows looking only; None means that there is none.
+
     Raises: ConfigurationError for a token that is too short or that no header can carry as it is,
     for two equal tokens, and for a view token without an admin token.
     """
@@ -310,7 +321,9 @@ class Guard:
     ) -> bool:
         """Say whether a request may be a guess of a token.
 
-        Arguments: headers; cookie: the session's; is_known: says whether a session was right here.
+        Arguments:
+            cookie: the session's.
+            is_known: says whether a session was right here.
         """
         if not self.wants_login:
             return False
@@ -330,8 +343,10 @@ class Guard:
     ) -> Visitor | None:
         """Return the visitor who asks, or None if nobody may be answered.
 
-        Arguments: address: the client's as the server sees it, never from a header; host: the Host
-        header; headers; cookie: the session's.
+        Arguments:
+            address: the client's as the server sees it, never from a header.
+            host: the Host header.
+            cookie: the session's.
         """
         if not self.wants_login:
             return Visitor(VIEWER) if is_local(address, host, headers) else None
@@ -353,7 +368,9 @@ class Guard:
     def allows_change(self, visitor: Visitor, csrf: str, fetch_site: str | None) -> bool:
         """Say whether an admin's POST is the admin's own will, not that of another site.
 
-        Arguments: visitor; csrf: the form's text; fetch_site: the browser's Sec-Fetch-Site.
+        Arguments:
+            csrf: the form's text.
+            fetch_site: the browser's Sec-Fetch-Site.
         """
         if not is_own_site(fetch_site):
             return False
@@ -370,8 +387,12 @@ class Guard:
 def cookie_name(host: str, path: str, ledger: str) -> str:
     """Return the name of a dashboard's cookie, which no other dashboard on this host has.
 
-    Cookies know no ports, and a path below another one gets the cookies of both. Arguments: host:
-    the Host header, with the port; path: the dashboard's; ledger: its name.
+    Cookies know no ports, and a path below another one gets the cookies of both.
+
+    Arguments:
+        host: the Host header, with the port.
+        path: the dashboard's.
+        ledger: its name.
     """
     digest = hashlib.sha256("\0".join((host, path, ledger)).encode("utf-8", "surrogatepass"))
     return f"workstealing_session_{digest.hexdigest()[:12]}"

@@ -26,8 +26,11 @@ _ROOM_SECONDS = 5.0
 class BoundedServer(serving.ThreadedWSGIServer):
     """A web server with a thread for each connection, up to a number.
 
-    Arguments: listener: a listening socket; app: of WSGI; seconds: after so many it leaves a client
-    that does not read, or has not asked by then; most: connections at a time.
+    Arguments:
+        listener: a listening socket.
+        app: of WSGI.
+        seconds: after so many it leaves a client that does not read, or has not asked by then.
+        most: connections at a time.
     """
 
     # A stream that a browser still holds does not hold up the end.

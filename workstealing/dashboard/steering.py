@@ -46,9 +46,13 @@ def steer_job(
 ) -> str:
     """Do an admin's action with a job.
 
-    Arguments: action: pause, resume, rate or clear, for the whole fleet; run or dry_run, in this
-    process; job: its name; rate: as typed; sure: whether the admin has confirmed a pause. Returns:
-    a sentence that says what was done. Raises: RefusedError.
+    Arguments:
+        action: pause, resume, rate or clear, for the whole fleet; run or dry_run, in this process.
+        job: its name.
+        rate: as typed.
+        sure: whether the admin has confirmed a pause.
+
+    Returns: a sentence that says what was done. Raises: RefusedError.
     """
     if action == "pause" and not sure:
         raise RefusedError("nothing was paused: confirm the pause first")
@@ -82,9 +86,13 @@ def steer_job(
 def steer_dead(action: str, watched: Watched, key: str, *, sure: bool) -> str:
     """Put dead items back, or forget them.
 
-    Arguments: action: revive or discard; watched: the structure; key: of the item, or "all"; sure:
-    whether the admin has confirmed to forget. Returns: a sentence that says what was done. Raises:
-    RefusedError.
+    Arguments:
+        action: revive or discard.
+        watched: the structure.
+        key: of the item, or "all".
+        sure: whether the admin has confirmed to forget.
+
+    Returns: a sentence that says what was done. Raises: RefusedError.
     """
     if action not in ("revive", "discard"):
         raise RefusedError("this action is unknown: give revive or discard")

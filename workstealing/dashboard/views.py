@@ -76,9 +76,13 @@ LONGEST_FORM = 64 * 1024
 class Streams:
     """The streams of this process.
 
-    Arguments: every: the time between two events; lasts: the time after which a stream ends, both
-    in seconds or as a timedelta; most: how many streams there are at a time; pause: waits some
-    seconds. Raises: ConfigurationError for a time below 1 ms, and for no streams.
+    Arguments:
+        every: the time between two events.
+        lasts: the time after which a stream ends, both in seconds or as a timedelta.
+        most: how many streams there are at a time.
+        pause: waits some seconds.
+
+    Raises: ConfigurationError for a time below 1 ms, and for no streams.
     """
 
     def __init__(
@@ -106,7 +110,9 @@ class Streams:
     def events(self, data: Callable[[], Any], *, many: bool = True) -> Iterator[bytes]:
         """Yield the data as events; the first at once.
 
-        Arguments: data: returns data for JSON; many: False for one event alone.
+        Arguments:
+            data: returns data for JSON.
+            many: False for one event alone.
         """
         retry = round(self._every * 1000)
         yield f"retry: {retry}\n\n".encode()
@@ -137,13 +143,20 @@ def create_dashboard(
 ) -> flask.Blueprint:
     """Return the dashboard: `app.register_blueprint(create_dashboard(recruiter, client, ...))`.
 
-    Arguments: recruiter: its jobs are shown, and run; client: a blocking client of redis-py, for
-    the ledger and the fleet's settings; token: the admin's, which allows steering; view_token:
-    allows looking; name: of the ledger, None: that of the recruiter's own one, else "default";
-    structures: shown beside those of the recruiter's jobs, see `workstealing.dashboard.Watched`;
-    streams: how often and how long pages are kept up to date; survey: the file into which
-    `workstealing survey --json` was printed last, shown on a page of its own; runbook: the http
-    address at which your people read docs/runbook.md: alarms link to its sections.
+    Arguments:
+        recruiter: its jobs are shown, and run.
+        client: a blocking client of redis-py, for the ledger and the fleet's settings.
+        token: the admin's, which allows steering.
+        view_token: allows looking.
+        name: of the ledger, None: that of the recruiter's own one, else "default".
+        structures: shown beside those of the recruiter's jobs, see
+            `workstealing.dashboard.Watched`.
+        streams: how often and how long pages are kept up to date.
+        survey: the file into which `workstealing survey --json` was printed last, shown on a page
+            of its own.
+        runbook: the http address at which your people read docs/runbook.md: alarms link to its
+            sections.
+
     Without a token only clients on this machine are answered, and may only look. Raises:
     ConfigurationError. No round trip.
     """

@@ -79,8 +79,9 @@ def short_id(name: str | bytes) -> str:
 class PartDead:
     """The dead items of a part of a structure; other parts may have items of the same names.
 
-    Arguments: structure; box: the part, as `Structure.dead_steps` returns it; name: of the part,
-    empty for that of a structure that has one only.
+    Arguments:
+        box: the part, as `Structure.dead_steps` returns it.
+        name: of the part, empty for that of a structure that has one only.
     """
 
     def __init__(self, structure: Structure, box: DeadLetters, name: str) -> None:
@@ -138,8 +139,10 @@ SECONDS = 2.0
 def watch(thing: Any) -> Watched:
     """Return a structure as the dashboard sees it.
 
-    Arguments: thing: a structure of this package, a job of one, or a `Watched`. Raises:
-    ConfigurationError for anything else. No round trip.
+    Arguments:
+        thing: a structure of this package, a job of one, or a `Watched`.
+
+    Raises: ConfigurationError for anything else. No round trip.
     """
     if isinstance(thing, Watched):
         return thing

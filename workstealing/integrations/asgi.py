@@ -36,7 +36,9 @@ ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 class AsgiResponse:
     """The response that `when` receives under plain ASGI: status and headers, to read.
 
-    Arguments: status_code, such as 200; headers, as pairs of bytes.
+    Arguments:
+        status_code: such as 200.
+        headers: as pairs of bytes.
     """
 
     __slots__ = ("_raw", "_read", "status_code")
@@ -92,7 +94,7 @@ class WorkStealingMiddleware(Middleware[ASGIApplication]):
 class LoopDeferral(Deferral):
     """A deferral that never blocks an event loop: its slice runs in a thread; for integrations.
 
-    Arguments: as of Deferral.
+    Arguments as of Deferral.
     """
 
     def _enlist(self, recruiter: Enlister) -> None:

@@ -232,9 +232,12 @@ def entry_form(serializer: object) -> StoredForm:
 class CacheEntries:
     """Entries by key, each with its own deadline; a hit enlists.
 
-    Arguments: hashes; buckets: the number of hashes; recruiter: where a hit enlists; form: how
-    values stand in Redis, by default as pickles. Inside a request that an integration of this
-    package serves, that integration alone enlists.
+    Arguments:
+        buckets: the number of hashes.
+        recruiter: where a hit enlists.
+        form: how values stand in Redis, by default as pickles.
+
+    Inside a request that an integration of this package serves, that integration alone enlists.
 
     A method's `timeout` is in seconds; None, or a hundred years and more: the entry has no
     deadline; 0 or less: it ends at once; NaN: ValueError. With a fault of Redis, a full server's
@@ -523,7 +526,8 @@ class CacheEntries:
     def _tried(self, breaker: Breaker | None, task: Callable[[], T], otherwise: T) -> T:
         """Do a task on a server, unless that is left alone. A fault counts as `otherwise`.
 
-        Arguments: breaker: the server's, None: there are several.
+        Arguments:
+            breaker: the server's, None: there are several.
         """
         if not (breaker is None or self._raises or may_ask(breaker)):
             return otherwise

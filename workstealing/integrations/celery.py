@@ -55,11 +55,14 @@ class Finished:
 class WorkStealing:
     """Lets the workers of a Celery app enlist after tasks and while they are idle.
 
-    Arguments: app; recruiter, by default the one behind `workstealing.enlist`; when, which receives
-    a `Finished` and says whether this task's process enlists, None: each one does; idle_interval,
-    the time between two enlists of an idle worker, a number of seconds or a timedelta, None: it
-    never enlists. A task decorated with `Recruiter.enlists` (below `@app.task`) decides for itself
-    instead.
+    Arguments:
+        recruiter: by default the one behind `workstealing.enlist`.
+        when: it receives a `Finished` and says whether this task's process enlists, None: each one
+            does.
+        idle_interval: the time between two enlists of an idle worker, a number of seconds or a
+            timedelta, None: it never enlists.
+
+    A task decorated with `Recruiter.enlists` (below `@app.task`) decides for itself instead.
 
     Make it where the app is made, before its worker starts. It costs no message and no command. A
     recruited child begins its next task after its slice, and a recruited idle worker takes its next

@@ -34,11 +34,14 @@ _SENDING = ("close", "get_app_iter", "iter_encoded")
 class WorkStealing:
     """A Flask extension: each request enlists after its response.
 
-    Arguments: app, or None and init_app() later; recruiter, by default the one behind
-    `workstealing.enlist`; when, which receives the flask.Response before it goes out, an error page
-    as well, and says whether this request enlists, None: each request enlists. Flask still holds
-    the request then. A view decorated with `Recruiter.enlists` decides for its own request instead.
-    For decorated views only: `when=lambda response: False`.
+    Arguments:
+        app: or None and init_app() later.
+        recruiter: by default the one behind `workstealing.enlist`.
+        when: it receives the flask.Response before it goes out, an error page as well, and says
+            whether this request enlists, None: each request enlists.
+
+    Flask still holds the request then. A view decorated with `Recruiter.enlists` decides for its
+    own request instead. For decorated views only: `when=lambda response: False`.
 
     Inside another integration of this package it does nothing: the outermost one enlists.
     """
@@ -57,8 +60,10 @@ class WorkStealing:
     def init_app(self, app: flask.Flask) -> None:
         """Let the requests of this application enlist.
 
-        Arguments: app, perhaps one of several. Raises: ConfigurationError if this app has the
-        extension already; then nothing has changed.
+        Arguments:
+            app: perhaps one of several.
+
+        Raises: ConfigurationError if this app has the extension already; then nothing has changed.
         """
         if _NAME in app.extensions:
             raise ConfigurationError(

@@ -69,7 +69,8 @@ class WorkStealing(_Base):
     def when(self, job: Job) -> object:
         """Say whether the worker enlists after this job; by default after each one.
 
-        Arguments: job, the worker's object; its status and result are not read anew.
+        Arguments:
+            job: the worker's object; its status and result are not read anew.
         """
         del job
         return True

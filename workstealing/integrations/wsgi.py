@@ -57,8 +57,10 @@ _INERT = frozenset({list, tuple, bytes})
 class Headers(Mapping[str, str]):
     """Response headers to read; the case of a name does not matter.
 
-    Arguments: headers, as start_response received them. A repeated header reads as its values,
-    joined by commas.
+    Arguments:
+        headers: as start_response received them.
+
+    A repeated header reads as its values, joined by commas.
     """
 
     def __init__(self, headers: Iterable[tuple[str, str]]) -> None:
@@ -84,7 +86,9 @@ class Headers(Mapping[str, str]):
 class WsgiResponse:
     """The response that `when` receives under plain WSGI: status and headers, to read.
 
-    Arguments: status, such as "200 OK"; headers, as start_response received them.
+    Arguments:
+        status: such as "200 OK".
+        headers: as start_response received them.
     """
 
     __slots__ = ("_headers", "_raw", "_status")
@@ -116,10 +120,14 @@ class WsgiResponse:
 class Middleware(Generic[AppT]):
     """An application whose requests enlist after their responses have gone out.
 
-    Arguments: app, the application to wrap; recruiter, by default the one behind
-    `workstealing.enlist`; when, which receives a `WsgiResponse` and says whether this request
-    enlists, None: each request enlists. A handler decorated with `Recruiter.enlists` decides for
-    its own request instead. For decorated handlers only: `when=lambda response: False`.
+    Arguments:
+        app: the application to wrap.
+        recruiter: by default the one behind `workstealing.enlist`.
+        when: it receives a `WsgiResponse` and says whether this request enlists, None: each request
+            enlists.
+
+    A handler decorated with `Recruiter.enlists` decides for its own request instead. For decorated
+    handlers only: `when=lambda response: False`.
 
     Inside another integration of this package it passes each request through unchanged: the
     outermost one enlists. The draw comes as soon as the response is known. If that is whole (a
@@ -160,7 +168,11 @@ def or_default(recruiter: Enlister | None) -> Enlister:
 class Exchange(Deferral):
     """One request of a WSGI application, with a deferred enlist; for integrations.
 
-    Arguments: environ and start_response as in PEP 3333; recruiter and when, as of `Deferral`.
+    Arguments:
+        environ: as in PEP 3333.
+        start_response: as in PEP 3333.
+        recruiter: as of `Deferral`.
+        when: as of `Deferral`.
     """
 
     _status = ""
@@ -325,7 +337,7 @@ def _chain_file(wrapper: Iterable[bytes], exchange: Exchange) -> None:
 def closes_files(environ: Mapping[str, Any]) -> bool:
     """Say whether the server closes its own file wrapper in the request's thread; for integrations.
 
-    Arguments: the request's WSGI environ. Returns: True for servers that a test has seen do so.
+    Returns: True for servers that a test has seen do so.
     """
     return str(environ.get("SERVER_SOFTWARE", "")).startswith(_FILE_CLOSING_SERVERS)
 
@@ -335,8 +347,7 @@ def ends_by_itself(
 ) -> bool:
     """Say whether a client sees a response's end before the connection's.
 
-    Arguments: the request's WSGI environ; the response's status line and headers. Returns: False in
-    doubt.
+    Returns: False in doubt.
     """
     if not "2" <= status[:1] <= "9":
         return False  # An interim answer, or an unknown protocol.

@@ -131,10 +131,14 @@ def read_events(
 ) -> list[FleetEvent]:
     """Return the events of a fleet, the newest first.
 
-    Arguments: client: a blocking client of redis-py; name: of the ledger; since: only those of so
-    long ago at most, a number of seconds or a timedelta; most: their number. Raises:
-    ConfigurationError; LayoutError if the key holds something else; errors of redis-py. One round
-    trip of one or two commands.
+    Arguments:
+        client: a blocking client of redis-py.
+        name: of the ledger.
+        since: only those of so long ago at most, a number of seconds or a timedelta.
+        most: their number.
+
+    Raises: ConfigurationError; LayoutError if the key holds something else; errors of redis-py. One
+    round trip of one or two commands.
     """
     key = events_key(checked_ledger_name(name))
     client = one_server(client, "a ledger")
@@ -173,7 +177,11 @@ def parsed_events(entries: Iterable[Any]) -> Iterator[FleetEvent]:
 
 
 def noting(name: str, noticed: Announcement, ago: float) -> Operation:
-    """Return the operation that adds an event. Arguments: ago: seconds since it happened."""
+    """Return the operation that adds an event.
+
+    Arguments:
+        ago: seconds since it happened.
+    """
     args = (
         noticed.kind,
         sent(noticed.subject),
@@ -215,7 +223,9 @@ class EventTeller:
     told again, up to 50 of them; a process that could not hear whether it was told may count twice.
     The ledger's thread alone uses it, but for `note`.
 
-    Arguments: name: the ledger's; clock: the ledger's.
+    Arguments:
+        name: the ledger's.
+        clock: the ledger's.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
@@ -236,7 +246,11 @@ class EventTeller:
         self._has_told = self._came = self._went = False
 
     def note(self, kind: str, subject: str, text: str = "", at: float | None = None) -> None:
-        """Tell of an event with the next report. Arguments: at: when, monotonic; None: now."""
+        """Tell of an event with the next report.
+
+        Arguments:
+            at: when, monotonic; None: now.
+        """
         moment = self._clock.monotonic() if at is None else at
         self._pending.append(Announcement(kind, subject, text, moment))
 
@@ -251,10 +265,13 @@ class EventTeller:
     ) -> None:
         """Note what has begun or ended since the last look.
 
-        Arguments: jobs: by name, their figures as of `Recruiter.stats()`; unreached: by server, for
-        how many seconds; failing: the ledger's error and for how many seconds it has taken no
-        report until this one, None: it has taken the last one; longest: returns the seconds that a
-        job's bounds allow its slices; leaves: whether the process ends.
+        Arguments:
+            jobs: by name, their figures as of `Recruiter.stats()`.
+            unreached: by server, for how many seconds.
+            failing: the ledger's error and for how many seconds it has taken no report until this
+                one, None: it has taken the last one.
+            longest: returns the seconds that a job's bounds allow its slices.
+            leaves: whether the process ends.
         """
         now = self._clock.monotonic()
         if not self._came:
@@ -343,7 +360,9 @@ class SilenceTeller:
     Every process looks at the list of all once a minute or so, in large fleets less often. A
     process on that list is told by the first one that marks it there, for ten minutes.
 
-    Arguments: name: the ledger's; note: takes an event's kind, subject, text and monotonic time.
+    Arguments:
+        name: the ledger's.
+        note: takes an event's kind, subject, text and monotonic time.
     """
 
     def __init__(self, name: str, note: Callable[[str, str, str, float], None]) -> None:
@@ -353,14 +372,22 @@ class SilenceTeller:
         self._next_look = -math.inf
 
     def ask(self, now: float) -> list[Command]:
-        """Return the hash commands of the next report. Arguments: now: by the server's clock."""
+        """Return the hash commands of the next report.
+
+        Arguments:
+            now: by the server's clock.
+        """
         if self._found:
             options = ("FNX", "EX", _TOLD_SECONDS, "FIELDS", 1)
             return [("HSETEX", self._key, *options, f"told:{each}", 1) for each, _ in self._found]
         return [("HGETALL", self._key)] if now >= self._next_look else []
 
     def hear(self, results: Sequence[Any], now: float, moment: float) -> None:
-        """Take the results of `ask`'s commands. Arguments: now; moment: the same, monotonic."""
+        """Take the results of `ask`'s commands.
+
+        Arguments:
+            moment: the same, monotonic.
+        """
         if self._found:
             marked = [each for (_, each), done in zip(self._found, results, strict=True) if done]
             self._found = []

@@ -81,8 +81,10 @@ class Recruiters:
 def gauges_of(figures: Mapping[str, Any]) -> dict[str, float]:
     """Return a job's gauges by name; one that nobody knows is absent.
 
-    Arguments: figures: the job's, as of `stats()`. A slice that does not run and a server that was
-    reached last have 0.
+    Arguments:
+        figures: the job's, as of `stats()`.
+
+    A slice that does not run and a server that was reached last have 0.
     """
     found = {
         "rate": float(figures["rate"]),
@@ -113,7 +115,8 @@ class MeasuredNames:
 def unreached_servers(names: JobNames) -> dict[str, float]:
     """Return the servers that this process has not reached lately, and for how many seconds.
 
-    Arguments: names: those that are told apart; the others are one.
+    Arguments:
+        names: those that are told apart; the others are one.
     """
     found: dict[str, float] = {}
     for server, seconds in SERVER_BREAKERS.unreached().items():
@@ -125,8 +128,9 @@ def unreached_servers(names: JobNames) -> dict[str, float]:
 class DeadSizes:
     """The numbers of dead items of some structures, asked by connections of their own.
 
-    Arguments: structures: of this package, or `workstealing.dashboard.Watched` with a `dead_size`;
-    the first 100 are asked.
+    Arguments:
+        structures: of this package, or `workstealing.dashboard.Watched` with a `dead_size`; the
+            first 100 are asked.
     """
 
     def __init__(self, structures: Iterable[Any]) -> None:
@@ -193,9 +197,12 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     with a thread and locks of its own. A process that ends in order sends its last counts, if the
     subclass has reached its receiver before (`_has_reached`).
 
-    Arguments: receiver, its name in the log; interval between two sends, a number of seconds above
-    0 or a timedelta; clock, which measures the interval. Raises: ConfigurationError for another
-    interval.
+    Arguments:
+        receiver: its name in the log.
+        interval: between two sends, a number of seconds above 0 or a timedelta.
+        clock: it measures the interval.
+
+    Raises: ConfigurationError for another interval.
     """
 
     def __init__(self, receiver: str, interval: Duration, clock: Clock) -> None:
@@ -267,8 +274,11 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     def flush(self, timeout: Duration = 1.0) -> bool:
         """Send the counts now, and wait for it.
 
-        Arguments: timeout, in seconds or a timedelta. Returns: True if they are sent or there were
-        none; False if that failed or took longer. Raises: ConfigurationError for another timeout.
+        Arguments:
+            timeout: in seconds or a timedelta.
+
+        Returns: True if they are sent or there were none; False if that failed or took longer.
+        Raises: ConfigurationError for another timeout.
         """
         timeout = seconds_of(timeout, "timeout")
         with self._lock:
@@ -291,7 +301,10 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     def close(self, timeout: Duration = 1.0) -> None:
         """Flush, and end the thread; later calls only count.
 
-        Arguments: timeout of the flush, in seconds or a timedelta. Raises: as `flush`.
+        Arguments:
+            timeout: of the flush, in seconds or a timedelta.
+
+        Raises: as `flush`.
         """
         self._leave()
         self.flush(timeout)
@@ -371,8 +384,11 @@ _alive: weakref.WeakSet[Gathering[Any]] = weakref.WeakSet()
 def unsent(names: JobNames, teller: Gathering[Any] | None = None) -> dict[str, float]:
     """Return the receivers of counts, such as a ledger, and for how long each has taken none.
 
-    One that no counts were sent to is absent. Arguments: names: those that are told apart; the
-    others are one; teller: a hook whose own receiver is left out, because it would hear nothing.
+    One that no counts were sent to is absent.
+
+    Arguments:
+        names: those that are told apart; the others are one.
+        teller: a hook whose own receiver is left out, because it would hear nothing.
     """
     found: dict[str, float] = {}
     for hooks in list(_alive):

@@ -140,12 +140,17 @@ class Ledger(Gathering["_Unsent"], Watcher):
     counts are lost, because they may have arrived. A dead server costs one line in the log a
     minute.
 
-    Arguments: client: any client of redis-py; name: which ledger, 1 to 50 letters, digits, dots,
-    dashes or underscores; interval between two sends, and keep, the time to live of a minute's
-    figures, 60 to 82,800 seconds: numbers of seconds or timedeltas; error_texts: whether to keep
-    300 letters of the last error of each class, beside class, time and host: they may quote a
-    user's data; allow_eviction: as of `VolatileHashes`; clock: which measures the interval. Raises:
-    ConfigurationError. No round trip yet.
+    Arguments:
+        client: any client of redis-py.
+        name: it ledger, 1 to 50 letters, digits, dots, dashes or underscores.
+        interval: between two sends, and keep, the time to live of a minute's figures, 60 to 82,800
+            seconds: numbers of seconds or timedeltas.
+        error_texts: whether to keep 300 letters of the last error of each class, beside class, time
+            and host: they may quote a user's data.
+        allow_eviction: as of `VolatileHashes`.
+        clock: it measures the interval.
+
+    Raises: ConfigurationError. No round trip yet.
     """
 
     def __init__(
@@ -320,10 +325,14 @@ class Ledger(Gathering["_Unsent"], Watcher):
         """Count operations before they are done; return the fleet's total without them.
 
         The total is exact: of two processes that claim at once, one hears of the other's claim. The
-        claim of a process that dies stays counted. Arguments: operations; `spend` takes the
-        difference to the real number, which may be negative. Returns: None while the server is left
-        alone after a fault. Raises: errors of redis-py; then the claim may count. One round trip in
-        the caller's time, of 50 ms at most, and three more at first.
+        claim of a process that dies stays counted.
+
+        Arguments:
+            operations: ; `spend` takes the difference to the real number, which may be negative.
+
+        Returns: None while the server is left alone after a fault. Raises: errors of redis-py; then
+        the claim may count. One round trip in the caller's time, of 50 ms at most, and three more
+        at first.
         """
         breaker = self._twin.breaker_of(minute_key(self.name, 0))
         if self._closed or not may_ask(breaker):
@@ -358,17 +367,23 @@ class Ledger(Gathering["_Unsent"], Watcher):
     def accompany(self, ask: Ask, hear: Hear) -> None:
         """Let a companion's commands ride along with each send.
 
-        Arguments: ask, which returns reading commands on keys of this ledger's slot; hear, which
-        takes their replies, an error in its place. Both run in the sending thread. The commands are
-        part of the transaction: one that the server does not know or forbids holds it back.
+        Arguments:
+            ask: it returns reading commands on keys of this ledger's slot.
+            hear: it takes their replies, an error in its place.
+
+        Both run in the sending thread. The commands are part of the transaction: one that the
+        server does not know or forbids holds it back.
         """
         self._companions += ((ask, hear),)
 
     def refuse(self, jobs: Collection[str], reasons: Mapping[str, str]) -> None:
         """Report the fleet's rates that this process refuses, from now on.
 
-        Arguments: jobs, the names of all jobs in question; reasons, by the name of each refused
-        job: the rate, a space and the reason. No round trip.
+        Arguments:
+            jobs: the names of all jobs in question.
+            reasons: by the name of each refused job: the rate, a space and the reason.
+
+        No round trip.
         """
         refused = {job: why for job, why in self._refused.items() if job not in jobs}
         self._refused = {**refused, **reasons}
@@ -376,7 +391,10 @@ class Ledger(Gathering["_Unsent"], Watcher):
     def lose(self, settings: Mapping[str, str]) -> None:
         """Report the fleet's settings that have vanished, from now on; none ends the report.
 
-        Arguments: settings, by job, in words. No round trip.
+        Arguments:
+            settings: by job, in words.
+
+        No round trip.
         """
         if not settings:
             self._lost = None
@@ -579,7 +597,8 @@ class Ledger(Gathering["_Unsent"], Watcher):
     def _introduction(self, promised: float) -> tuple[str, str]:
         """Return this process's field in the hash of processes, and its value.
 
-        Arguments: promised: the seconds within which the next report comes.
+        Arguments:
+            promised: the seconds within which the next report comes.
         """
         now = self._now()
         if not self._process:

@@ -144,7 +144,11 @@ class Process:
     lost: Lost | None = None
 
     def is_silent(self, now: float) -> bool:
-        """Say whether its next report is overdue. Arguments: now, by the server's clock."""
+        """Say whether its next report is overdue.
+
+        Arguments:
+            now: by the server's clock.
+        """
         if self.reported is None or self.every is None:
             return False
         return now - self.reported > self.every + _LATE_SECONDS
@@ -248,12 +252,20 @@ def namespace_of(name: str) -> str:
 
 
 def minute_key(name: str, minute: int) -> bytes:
-    """Return the key of a minute's hash. Arguments: minute, in seconds since the epoch."""
+    """Return the key of a minute's hash.
+
+    Arguments:
+        minute: in seconds since the epoch.
+    """
     return f"{{workstealing:ledger:{name}}}:{minute // MINUTE % MINUTES_OF_A_DAY}".encode()
 
 
 def day_key(name: str, day: int) -> bytes:
-    """Return the key of a day's hash of spent operations. Arguments: day since the epoch."""
+    """Return the key of a day's hash of spent operations.
+
+    Arguments:
+        day: since the epoch.
+    """
     return f"{{workstealing:ledger:{name}}}:day:{day % 7}".encode()
 
 
@@ -453,7 +465,10 @@ def _add_state(process: Process, said: Mapping[str, Any]) -> None:
 def total(minutes: Iterable[Minute]) -> dict[str, JobMinute]:
     """Add minutes up: by job, the sums of its counts, its last rate, the highest of its gauges.
 
-    Arguments: minutes, the oldest first, as of `read`. No round trip.
+    Arguments:
+        minutes: the oldest first, as of `read`.
+
+    No round trip.
     """
     sums: dict[str, JobMinute] = {}
     for minute in minutes:
@@ -479,7 +494,13 @@ def total(minutes: Iterable[Minute]) -> dict[str, JobMinute]:
 
 
 def total_of_caches(minutes: Iterable[Minute]) -> dict[str, CacheMinute]:
-    """Add the caches' figures up, by cache. Arguments: minutes, as of `read`. No round trip."""
+    """Add the caches' figures up, by cache.
+
+    Arguments:
+        minutes: as of `read`.
+
+    No round trip.
+    """
     sums: dict[str, CacheMinute] = {}
     for minute in minutes:
         add_caches(sums, minute.caches)

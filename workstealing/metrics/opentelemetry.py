@@ -49,8 +49,9 @@ class OpenTelemetryHooks(Hooks):
     may be added to several recruiters. Make only one for each meter. Attributes are bounded: the
     first 100 jobs by name, all others as "_other".
 
-    Arguments: meter, which makes the instruments; by default one of the global provider's;
-    structures, whose dead items each collection asks for, as `prometheus.DeadItems` does.
+    Arguments:
+        meter: it makes the instruments; by default one of the global provider's.
+        structures: whose dead items each collection asks for, as `prometheus.DeadItems` does.
     """
 
     def __init__(self, meter: metrics.Meter | None = None, structures: Iterable[Any] = ()) -> None:

@@ -60,7 +60,8 @@ class PrometheusHooks(Hooks, Watcher):
     Several hooks on one registry share its metrics. Labels are bounded: the first 100 jobs by name,
     all others as "_other".
 
-    Arguments: registry, which holds the metrics; by default prometheus_client's own.
+    Arguments:
+        registry: it holds the metrics; by default prometheus_client's own.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -209,8 +210,9 @@ class DeadItems(Collector):
     trip or a few for each. A structure that does not answer has no sample, and 1 as its
     `workstealing_dead_items_unknown`.
 
-    Arguments: structures of this package, or `workstealing.dashboard.Watched` with a `dead_size`;
-    the first 100 are asked.
+    Arguments:
+        structures: of this package, or `workstealing.dashboard.Watched` with a `dead_size`; the
+            first 100 are asked.
     """
 
     def __init__(self, structures: Iterable[Any]) -> None:

@@ -38,12 +38,16 @@ def read(
 ) -> list[Minute]:
     """Return the fleet's last minutes, the oldest first, the present one last.
 
-    Arguments: client: a blocking client of redis-py; name: of the ledger; minutes: their number, 1
-    to 1,440 (a minute without a report, or an expired one, has zeros); before: the last minutes
-    before this time, in seconds since the epoch, None: up to the present one; allow_eviction: as of
-    `VolatileHashes`. Raises: ConfigurationError; errors of redis-py. One round trip for each
-    180 minutes begun, one for the server's time unless `before` is given, and two or three for the
-    namespace's layout.
+    Arguments:
+        client: a blocking client of redis-py.
+        name: of the ledger.
+        minutes: their number, 1 to 1,440 (a minute without a report, or an expired one, has zeros).
+        before: the last minutes before this time, in seconds since the epoch, None: up to the
+            present one.
+        allow_eviction: as of `VolatileHashes`.
+
+    Raises: ConfigurationError; errors of redis-py. One round trip for each 180 minutes begun, one
+    for the server's time unless `before` is given, and two or three for the namespace's layout.
     """
     name = checked_ledger_name(name)
     is_whole = isinstance(minutes, int) and not isinstance(minutes, bool)
@@ -73,7 +77,7 @@ def processes(
 ) -> list[Process]:
     """Return the processes that have reported in the last three minutes, by host and pid.
 
-    Arguments: as of `read`. Raises: as of `read`. One round trip, and two or three for the
+    Arguments as of `read`. Raises: as of `read`. One round trip, and two or three for the
     namespace's layout.
     """
     name = checked_ledger_name(name)
@@ -89,7 +93,7 @@ def processes(
 def server_time(client: Any, name: str = "default") -> float:
     """Return the time of the server that holds a ledger, in seconds since the epoch.
 
-    Arguments: as of `read`. Raises: errors of redis-py. One round trip.
+    Arguments as of `read`. Raises: errors of redis-py. One round trip.
     """
     client = one_server(client, "a ledger")
     return float(_server_seconds(client, checked_ledger_name(name)))

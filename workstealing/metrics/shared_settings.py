@@ -64,12 +64,17 @@ class SharedSettings:
     """The fleet's settings by job. They hold one interval later in each process with `follow`.
 
     A process ignores the settings of jobs that it does not know. Each change is an event of the
-    fleet, with the values before and after it, this host and the user. Arguments: client: a
-    blocking client of redis-py; name: of the ledger that the processes report to; user: who changes
-    them, by default the user who runs this process. Raises: ConfigurationError. No round trip. Each
-    method costs one, and one more where a server sees its script for the first time; it raises
-    LayoutError if the key holds something else, and errors of redis-py pass through. Where only the
-    event is refused, by a full server or a user's rights, the change counts, and the log says so.
+    fleet, with the values before and after it, this host and the user.
+
+    Arguments:
+        client: a blocking client of redis-py.
+        name: of the ledger that the processes report to.
+        user: who changes them, by default the user who runs this process.
+
+    Raises: ConfigurationError. No round trip. Each method costs one, and one more where a server
+    sees its script for the first time; it raises LayoutError if the key holds something else, and
+    errors of redis-py pass through. Where only the event is refused, by a full server or a user's
+    rights, the change counts, and the log says so.
     """
 
     def __init__(self, client: Any, name: str = "default", user: str | None = None) -> None:
@@ -102,19 +107,32 @@ class SharedSettings:
         return {job: Setting(job in paused, rates.get(job)) for job in sorted(paused | set(rates))}
 
     def pause(self, job: str) -> None:
-        """Let a job rest in every process. Arguments: job, its name."""
+        """Let a job rest in every process.
+
+        Arguments:
+            job: its name.
+        """
         self._set(PAUSED, job, {_PAUSED + _checked_job(job): "1"})
 
     def resume(self, job: str) -> None:
-        """End a pause: each process goes back to its own state. Arguments: job, its name."""
+        """End a pause: each process goes back to its own state.
+
+        Arguments:
+            job: its name.
+        """
         self._set(RESUMED, job, {_PAUSED + _checked_job(job): ""})
 
     def set_rate(self, job: str, rate: float) -> None:
         """Give a job one rate in every process.
 
         A process whose other jobs leave no room for it keeps its own rate. It logs the refusal and
-        reports it to the ledger (`JobMinute.refused`), for pages and `status`. Arguments: job, its
-        name; rate, 0 < rate <= 1. Raises: RateError; then nothing has changed.
+        reports it to the ledger (`JobMinute.refused`), for pages and `status`.
+
+        Arguments:
+            job: its name.
+            rate: 0 < rate <= 1.
+
+        Raises: RateError; then nothing has changed.
         """
         job = _checked_job(job)
         self._set(RATE_SET, job, {_RATE + job: repr(checked_rate(rate, job))})
@@ -151,7 +169,10 @@ def follow(recruiter: Recruiter, ledger: Ledger) -> None:
     setting is put in force. After the removal of a setting the job gets its old rate back, or ends
     its rest. An illegal setting is logged and harms nobody. A second call changes nothing.
 
-    Arguments: recruiter; ledger, one of its hooks, by `recruiter.add_hook(ledger)`. No round trip.
+    Arguments:
+        ledger: one of its hooks, by `recruiter.add_hook(ledger)`.
+
+    No round trip.
     """
     followers = _followers.setdefault(ledger, WeakSet())
     if recruiter in followers:

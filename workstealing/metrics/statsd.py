@@ -93,12 +93,17 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 class StatsDHooks(Gathering["_StatsDCounts"]):
     """Sends a recruiter's counts to StatsD: `recruiter.add_hook(StatsDHooks("statsd.local"))`.
 
-    Arguments: host (a name or an IPv4 address) and port of the StatsD server; prefix of all names;
-    interval between two sends, a number of seconds or a timedelta; clock, which measures it;
-    structures, of which the thread asks for their dead items once a minute, as
-    `prometheus.DeadItems` does; sender, the last part of the names of this process's states, by
-    default one of 32 numbers. Raises: ConfigurationError for an impossible port, prefix, interval
-    or sender. The constructor resolves and sends nothing.
+    Arguments:
+        host: (a name or an IPv4 address) and port of the StatsD server.
+        prefix: of all names.
+        interval: between two sends, a number of seconds or a timedelta.
+        clock: it measures it.
+        structures: of which the thread asks for their dead items once a minute, as
+            `prometheus.DeadItems` does.
+        sender: the last part of the names of this process's states, by default one of 32 numbers.
+
+    Raises: ConfigurationError for an impossible port, prefix, interval or sender. The constructor
+    resolves and sends nothing.
 
     A hook's call only counts, under a lock. After the interval it wakes a daemon thread of this
     process. The thread resolves the host's name, once, and sends the counts in few UDP packets.

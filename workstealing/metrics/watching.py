@@ -33,7 +33,9 @@ STUCK_SECONDS = 15.0
 def is_stuck(seconds: float, longest: float | None) -> bool:
     """Say whether a slice does not end.
 
-    Arguments: seconds since its start; longest: the seconds that its bounds allow, None: unknown.
+    Arguments:
+        seconds: since its start.
+        longest: the seconds that its bounds allow, None: unknown.
     """
     return seconds >= max(STUCK_SECONDS, 2 * (longest or 0.0))
 
@@ -60,13 +62,18 @@ class Watcher(ABC):
 
     @abstractmethod
     def on_beat(self, running: RunningSlice | None) -> None:
-        """Look at this process now. Arguments: running, a slice that does not end soon, or None."""
+        """Look at this process now.
+
+        Arguments:
+            running: a slice that does not end soon, or None.
+        """
 
 
 class Watch:
     """The watchers of a process, held weakly, and the thread that calls them.
 
-    Arguments: seconds between two looks.
+    Arguments:
+        seconds: between two looks.
     """
 
     def __init__(self, seconds: float = BEAT_SECONDS) -> None:

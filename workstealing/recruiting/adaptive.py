@@ -40,7 +40,8 @@ class Spending(Protocol):
 class OwnSpending:
     """The operations that this process alone has spent. A day is 24 hours from its start.
 
-    Arguments: clock, which measures the days.
+    Arguments:
+        clock: it measures the days.
     """
 
     __slots__ = ("_clock", "_ends", "_spent")
@@ -76,7 +77,9 @@ class Traffic:
     then costs few slices, and chance does not shake the rates. `usual` follows within six hours, so
     the process still knows the day after a quiet night.
 
-    Arguments: now, the clock's monotonic seconds; enlisted, the number of enlists so far.
+    Arguments:
+        now: the clock's monotonic seconds.
+        enlisted: the number of enlists so far.
     """
 
     __slots__ = ("_at", "_enlisted", "_started", "now", "usual")
@@ -162,11 +165,14 @@ _CAP_BRAKES, _CAP_STOPS = 0.85, 0.98
 class Adaptive:
     """A rate that follows the garbage; pass it as `rate=` where a number would stand.
 
-    Arguments: floor, the lowest rate, which finds new garbage after a time without any; ceiling,
-    the highest rate, which counts in the sum of all rates; lag, the time within which garbage
-    should be removed, a number of seconds or a timedelta; max_ops_per_day, the most operations that
-    the job may spend in a day, None: no cap; spending, which counts them, for instance a Ledger
-    that the whole fleet shares, None: this process counts its own.
+    Arguments:
+        floor: the lowest rate, which finds new garbage after a time without any.
+        ceiling: the highest rate, which counts in the sum of all rates.
+        lag: the time within which garbage should be removed, a number of seconds or a timedelta.
+        max_ops_per_day: the most operations that the job may spend in a day, None: no cap.
+        spending: it counts them, for instance a Ledger that the whole fleet shares, None: this
+            process counts its own.
+
     Raises: RateError unless 0 < floor <= ceiling <= 1; ConfigurationError for any other wrong
     argument.
     """
@@ -216,7 +222,8 @@ class Adaptive:
 class Controller:
     """Moves one job's rate and slice size in one process. The caller holds a lock.
 
-    Arguments: adaptive; limit, the job's own number of items; clock.
+    Arguments:
+        limit: the job's own number of items.
     """
 
     __slots__ = (
@@ -267,7 +274,11 @@ class Controller:
     def move_rate(self, now: float, traffic: Traffic, allowance: float = 1.0) -> float:
         """Return the rate from this moment on: the slices per second, divided by the traffic.
 
-        Arguments: now, monotonic seconds; traffic of this process; allowance, as of that method.
+        Arguments:
+            now: monotonic seconds.
+            traffic: of this process.
+            allowance: as of that method.
+
         Called about once a second.
         """
         adaptive = self._adaptive
@@ -291,7 +302,9 @@ class Controller:
     def see(self, now: float, seen: Report) -> None:
         """Take in a slice's report; the next `move_rate` shows its effect.
 
-        Arguments: now, monotonic seconds; seen, of any outcome but SKIPPED.
+        Arguments:
+            now: monotonic seconds.
+            seen: of any outcome but SKIPPED.
         """
         if now < self._last[0]:
             # The clock stepped back: the last age counts as if it had been read now.

@@ -50,9 +50,12 @@ class Breaker:
     A slice waits for 50 ms, and a call for as long as its client says. So a fault of a slice tells
     calls less: one of them may try at once, and no further one before the period is over.
 
-    Arguments: seconds, the mean length of the longest period; random, which draws the jitter. It is
-    not the lottery's random, because tests script that one. Attribute: outage, None: closed, and a
-    call needs to know no more.
+    Arguments:
+        seconds: the mean length of the longest period.
+        random: it draws the jitter.
+
+    It is not the lottery's random, because tests script that one. Attribute: outage, None: closed,
+    and a call needs to know no more.
     """
 
     __slots__ = (
@@ -102,8 +105,9 @@ class Breaker:
     def trip(self, now: float, longest: float | None = None) -> None:
         """Open, or stay open, for one period from that moment, after the fault of a slice.
 
-        Arguments: now (monotonic seconds); longest, the mean length of the longest period in
-        seconds, None: the breaker's own.
+        Arguments:
+            now: (monotonic seconds).
+            longest: the mean length of the longest period in seconds, None: the breaker's own.
         """
         until = self._lengthened(now, longest)
         self.outage = Outage(until, until if self._calls_failed else now)
@@ -111,7 +115,9 @@ class Breaker:
     def fail(self, now: float, seen: Outage | None) -> None:
         """Open after the fault of a call, unless another fault was noted while it ran.
 
-        Arguments: now (monotonic seconds); seen, the `outage` when the call began.
+        Arguments:
+            now: (monotonic seconds).
+            seen: the `outage` when the call began.
         """
         if self.outage is seen:
             until = self._lengthened(now, None)
@@ -207,7 +213,9 @@ class Breakers:
 
     Those of servers are the process's own. A recruiter with another clock shares none.
 
-    Arguments: seconds, as of `Breaker`; clock, the recruiter's.
+    Arguments:
+        seconds: as of `Breaker`.
+        clock: the recruiter's.
     """
 
     __slots__ = ("_breakers", "_clock", "seconds")
@@ -232,7 +240,10 @@ class JobBreakers:
     service's, counts for the job's dependency. If that is a `Server`, it is innocent, and the fault
     holds back this job alone. Of several `Servers`, the others are served while one is left alone.
 
-    Arguments: dependency, the job's; name, the job's; breakers, the recruiter's.
+    Arguments:
+        dependency: the job's.
+        name: the job's.
+        breakers: the recruiter's.
     """
 
     __slots__ = ("_breakers", "_job", "_known", "_others", "_servers")
@@ -279,7 +290,11 @@ class JobBreakers:
         known.trip(now, self._breakers.seconds)
 
     def recover(self, served: Hashable = None) -> None:
-        """Note a slice without a fault. Arguments: served, the server, None: all of the job's."""
+        """Note a slice without a fault.
+
+        Arguments:
+            served: the server, None: all of the job's.
+        """
         for name, each in list(self._known.items()):
             if served is None or name == served or name not in self._servers:
                 each.recover()

@@ -55,7 +55,10 @@ class _HearsOfCalls(Protocol):
 class Listeners:
     """The hooks that look when caches are called, once a second at most; held weakly.
 
-    Arguments: clock, which measures the second. Attribute: clock.
+    Arguments:
+        clock: it measures the second.
+
+    Attribute: clock.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -26,7 +26,10 @@ def _as_float(number: Any) -> float:
 def checked_rate(rate: object, name: str) -> float:
     """Return a job's rate as a float.
 
-    Arguments: rate, the share of enlisted callers that the job wants; name, the job's.
+    Arguments:
+        rate: the share of enlisted callers that the job wants.
+        name: the job's.
+
     Raises: RateError unless it is a number with 0 < rate <= 1.
     """
     if isinstance(rate, bool) or not isinstance(rate, numbers.Real):
@@ -40,7 +43,10 @@ def checked_rate(rate: object, name: str) -> float:
 def checked_seconds(duration: object, name: str) -> float:
     """Return a length of time above 0 in seconds.
 
-    Arguments: duration: a number of seconds, or a timedelta; name: of the argument, for the error.
+    Arguments:
+        duration: a number of seconds, or a timedelta.
+        name: of the argument, for the error.
+
     Raises: ConfigurationError for anything else, 0 included.
     """
     return seconds_of(duration, name, least=_SHORTEST_SECONDS)
@@ -74,7 +80,11 @@ def checked_age(age: object) -> float:
 def checked_count(count: object, what: str, least: int = 0, most: int | None = None) -> int:
     """Return a count.
 
-    Arguments: count; what: its name in an error; least, most: its bounds, None: no upper one.
+    Arguments:
+        what: its name in an error.
+        least: its bounds, None: no upper one.
+        most: its bounds, None: no upper one.
+
     Raises: ConfigurationError unless it is a whole number within them.
     """
     highest = math.inf if most is None else most
@@ -100,8 +110,11 @@ def checked_attempts(max_attempts: object) -> int:
 def checked_items(answer: object, job: str) -> int:
     """Return the number of items that a slice has handled, 0 for None.
 
-    Arguments: answer, the result of `perform()`; job, its name. Raises: WrongAnswerError unless the
-    answer is None or a whole number of at least 0.
+    Arguments:
+        answer: the result of `perform()`.
+        job: its name.
+
+    Raises: WrongAnswerError unless the answer is None or a whole number of at least 0.
     """
     if answer is None:
         return 0

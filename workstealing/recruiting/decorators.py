@@ -19,8 +19,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def enlisting(recruiter: Enlisting, function: Function, when: When | None) -> Function:
     """Return a function that enlists after each call that ends without an exception.
 
-    Arguments: recruiter; function, of any of the four kinds; when, which gets the result and
-    decides. Raises: ConfigurationError if the function or `when` is no function.
+    Arguments:
+        function: of any of the four kinds.
+        when: it gets the result and decides.
+
+    Raises: ConfigurationError if the function or `when` is no function.
     """
     if not callable(function) or isinstance(function, (type, classmethod, staticmethod)):
         raise ConfigurationError(
@@ -53,7 +56,8 @@ def _kind_of(function: Callable[..., Any]) -> str:
 class _StandIns:
     """Stand-ins for functions of each kind: they call the function, and enlist after its end.
 
-    Arguments: recruiter; when, which gets the result and decides.
+    Arguments:
+        when: it gets the result and decides.
     """
 
     def __init__(self, recruiter: Enlisting, when: When | None) -> None:

@@ -89,9 +89,13 @@ def _name_of(when: object) -> str:
 class Deferral:
     """One request's enlist, put off until its response has gone out; it happens at most once.
 
-    Arguments: recruiter_default and when_default, the integration's own offer, which stands unless
-    a decorated handler makes one; when_default, None: every response enlists. One deferral belongs
-    to one request. Threads do not share it.
+    Arguments:
+        recruiter_default: the integration's own offer, which stands unless a decorated handler
+            makes one.
+        when_default: as `recruiter_default`.
+        when_default: None: every response enlists.
+
+    One deferral belongs to one request. Threads do not share it.
     """
 
     # Defaults on the class: a request makes one of these, and sets what differs.
@@ -112,10 +116,12 @@ class Deferral:
     def offer(self, recruiter: Enlister, when: When | None = None, by: object = None) -> bool:
         """Let this recruiter and this `when` govern the request; the last offer wins.
 
-        Arguments: recruiter; when, which receives the response object and says whether to enlist,
-        None: always; by, a hashable that `withdraw` will name. Returns: False if the request is
-        over already, for example in a thread that copied its context. Then nothing is deferred, and
-        the caller enlists at once.
+        Arguments:
+            when: it receives the response object and says whether to enlist, None: always.
+            by: a hashable that `withdraw` will name.
+
+        Returns: False if the request is over already, for example in a thread that copied its
+        context. Then nothing is deferred, and the caller enlists at once.
         """
         if self.closed:
             return False
@@ -132,7 +138,9 @@ class Deferral:
         """Take an offer back, because its function has raised. The last other offer governs then.
 
         Without another offer nobody enlists, not even by the integration's own offer.
-        Arguments: by, as given to offer().
+
+        Arguments:
+            by: as given to offer().
         """
         if self._recruit is not None or self._offers is None:
             return
@@ -248,7 +256,7 @@ def _never(_: object) -> bool:
 def defer(recruiter: Enlister, when: When | None = None, by: object = None) -> bool:
     """Defer an enlist to the end of the current request, if an integration is at work.
 
-    Arguments: as of Deferral.offer(). Returns: False without a request; then the caller enlists at
+    Arguments as of Deferral.offer(). Returns: False without a request; then the caller enlists at
     once.
     """
     deferral = current.get()

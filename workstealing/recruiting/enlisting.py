@@ -30,8 +30,8 @@ _WINDOW_SECONDS = 0.25
 class PoppedBlock:
     """A block for an interpreter without a global lock, where threads may share a `repeat`'s item.
 
-    The pop of a list is exact there, too. A dismissal takes one more call. Arguments: those of
-    `itertools.repeat`.
+    The pop of a list is exact there, too. A dismissal takes one more call. The
+    arguments are those of `itertools.repeat`.
     """
 
     __slots__ = ("_items", "_pop")
@@ -68,7 +68,8 @@ class Blocks:
     A host's time-out may come between any two steps. So one step notes a block's size and the count
     before it, ahead of the block's use. The block in use then says which note counts.
 
-    Arguments: now, the clock's monotonic seconds.
+    Arguments:
+        now: the clock's monotonic seconds.
     """
 
     __slots__ = ("_added", "_counts", "_window_count", "_window_end", "ahead", "limit")
@@ -152,7 +153,10 @@ _DISMISSED = Outcome.DISMISSED
 class Enlisting:
     """Counts callers, dismisses nearly all, and recruits a few.
 
-    Arguments: seconds, the default length of a slice; random; clock. The jobs come by `_change`.
+    Arguments:
+        seconds: the default length of a slice.
+
+    The jobs come by `_change`.
     """
 
     # The look-up of a method is quicker without a __dict__.

@@ -54,9 +54,12 @@ _SECONDS_BETWEEN = 60.0
 class FaultLog:
     """Logs the first error of each subject at once, and then one a minute at most, with a count.
 
-    Arguments: clock, which measures the minute; timeouts, the host's own, which pass through while
-    this logs. The lines go to the logger `workstealing` at level ERROR. They have a traceback,
-    except for this package's own errors and for a server out of reach, which explain themselves.
+    Arguments:
+        clock: it measures the minute.
+        timeouts: the host's own, which pass through while this logs.
+
+    The lines go to the logger `workstealing` at level ERROR. They have a traceback, except for this
+    package's own errors and for a server out of reach, which explain themselves.
     """
 
     __slots__ = ("_clock", "_lock", "_silent", "_timeouts")
@@ -94,8 +97,9 @@ class FaultLog:
     def warn(self, subject: str, complaint: str) -> None:
         """Log a complaint at level WARNING, or count it until its minute is over.
 
-        Arguments: subject, whose warnings have a minute apart from its errors; complaint, a
-        sentence.
+        Arguments:
+            subject: whose warnings have a minute apart from its errors.
+            complaint: a sentence.
         """
         missed = self._missed(f"{subject}: a warning")
         if missed is None:
@@ -138,7 +142,7 @@ def log_safely(
     """Log a line in the host's time. A failing filter, handler or formatter harms nobody.
 
     One line on standard error names it, unless `logging.raiseExceptions` is false: `logging` treats
-    the errors that it catches alike. Arguments: as of Logger.log(); timeouts, the recruiter's.
+    the errors that it catches alike. Arguments as of Logger.log(); timeouts, the recruiter's.
     Raises: host time-outs, and errors that are no Exception.
     """
     try:

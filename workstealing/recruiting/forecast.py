@@ -109,7 +109,8 @@ class Forecast:
     def drain_seconds(self, backlog: float) -> float:
         """Return the mean seconds until a backlog is gone although garbage comes; inf: never.
 
-        Arguments: backlog: items, 0 or more.
+        Arguments:
+            backlog: items, 0 or more.
         """
         if backlog <= 0:
             return 0.0
@@ -132,9 +133,16 @@ def forecast(
 ) -> Forecast:
     """Return the effect of a rate.
 
-    Arguments: traffic: enlists a second of all processes; garbage: items a second; limit: items of
-    a slice; rate: 0 < rate <= 1; commands_per_slice, commands_per_attempt, commands_per_item: as of
-    Forecast. Raises: ConfigurationError for an impossible traffic, garbage, limit or rate.
+    Arguments:
+        traffic: enlists a second of all processes.
+        garbage: items a second.
+        limit: items of a slice.
+        rate: 0 < rate <= 1.
+        commands_per_slice: as of Forecast.
+        commands_per_attempt: as of Forecast.
+        commands_per_item: as of Forecast.
+
+    Raises: ConfigurationError for an impossible traffic, garbage, limit or rate.
     """
     _check(traffic, garbage, limit)
     if not _LEAST_RATE <= rate <= 1.0:
@@ -172,9 +180,15 @@ def choose_rate(
     The rate also leaves a reserve: slices are used to `highest_utilisation` at most. It is not
     rounded. It is above 1 if the traffic is too small.
 
-    Arguments: traffic, garbage, limit: as of `forecast`; lag: in seconds or a timedelta; share: of
-    the items, 0 to 1; highest_utilisation: 0 to 1. Raises: ConfigurationError for an impossible
-    argument.
+    Arguments:
+        traffic: as of `forecast`.
+        garbage: as of `forecast`.
+        limit: as of `forecast`.
+        lag: in seconds or a timedelta.
+        share: of the items, 0 to 1.
+        highest_utilisation: 0 to 1.
+
+    Raises: ConfigurationError for an impossible argument.
     """
     _check(traffic, garbage, limit)
     lag = seconds_of(lag, "lag", _LEAST, _MOST)
@@ -188,7 +202,10 @@ def choose_rate(
 def utilisation(full_share: float, limit: int) -> float:
     """Return an estimate of garbage / capacity by the share of full slices.
 
-    Arguments: full_share: of the slices of a job that keeps up, 0 to 1; limit: items of a slice.
+    Arguments:
+        full_share: of the slices of a job that keeps up, 0 to 1.
+        limit: items of a slice.
+
     Returns: 0 to 1. The true figure may be above 1.0 if all slices are full.
     """
     if full_share <= 0.0:
@@ -258,7 +275,10 @@ _TINY = 1e-6
 def p99_lag(said: Forecast) -> float:
     """Return the seconds within which slices remove 99 of 100 items at random; inf: never.
 
-    Arguments: said: the forecast of the rate. Takes a fifth of a second at most.
+    Arguments:
+        said: the forecast of the rate.
+
+    Takes a fifth of a second at most.
     """
     if not said.keeps_up:
         return math.inf

@@ -98,7 +98,8 @@ class Verdict(NamedTuple):
     def without(self, servers: Mapping[str, float]) -> Verdict:
         """Return the verdict while servers are not reached: unknown, unless it is a no.
 
-        Arguments: servers, by name, the seconds since the first fault.
+        Arguments:
+            servers: by name, the seconds since the first fault.
         """
         if self.keeps_up is False or not servers:
             return self
@@ -113,7 +114,8 @@ class Verdict(NamedTuple):
     def while_held(self, why: str | None) -> Verdict:
         """Return the verdict while something else hides the present: unknown, unless it is a no.
 
-        Arguments: why nobody knows, None: the present is known.
+        Arguments:
+            why: nobody knows, None: the present is known.
         """
         return self if why is None or self.keeps_up is False else Verdict(None, why, self.is_old)
 
@@ -128,9 +130,14 @@ def judge(
     after the last slice. It is also unknown if the last age was too old and was read a quarter of
     an hour ago.
 
-    Arguments: spans, the oldest first; now, by their clock; limit, the highest age of garbage in
-    seconds, None: ten minutes, and ageing garbage counts from a minute on; error, the class of the
-    last error, None: unknown. No command.
+    Arguments:
+        spans: the oldest first.
+        now: by their clock.
+        limit: the highest age of garbage in seconds, None: ten minutes, and ageing garbage counts
+            from a minute on.
+        error: the class of the last error, None: unknown.
+
+    No command.
     """
     spans = [each for each in spans if each.counts]
     barren = _barren(spans, now, error) or _faulty(spans, error)
@@ -167,7 +174,8 @@ def judge(
 def growth(ages: Sequence[tuple[float, float]]) -> float | None:
     """Return an age's growth in seconds a second, by least squares; None: unknown.
 
-    Arguments: ages, pairs of a time and an age in seconds.
+    Arguments:
+        ages: pairs of a time and an age in seconds.
     """
     if len(ages) < 2:
         return None
@@ -389,7 +397,8 @@ class Tally:
     def verdict(self, now: float, lag: float | None = None) -> Verdict:
         """Say whether the job keeps up, and why not.
 
-        Arguments: now; lag, the lag target in seconds, None: no target.
+        Arguments:
+            lag: the lag target in seconds, None: no target.
         """
         return judge(self._spans, now, lag, self._last)
 

@@ -64,7 +64,10 @@ class Hooks:
     def on_added(self, recruiter: Recruiter) -> None:
         """Hear of the recruiter that this hook was added to. A hook may lack this method.
 
-        Arguments: recruiter, whose `stats()` a hook may ask later. Keep a weak reference.
+        Arguments:
+            recruiter: whose `stats()` a hook may ask later.
+
+        Keep a weak reference.
         """
 
     def on_enlisted(self, count: int) -> None:
@@ -78,28 +81,40 @@ class Hooks:
     ) -> None:
         """Hear of a recruit's outcome.
 
-        Arguments: job, its name; outcome, any but DISMISSED; items, the number handled; seconds,
-        the time of the slice, 0.0 if it was SKIPPED; error, of a FAILED slice, otherwise None.
+        Arguments:
+            job: its name.
+            outcome: any but DISMISSED.
+            items: the number handled.
+            seconds: the time of the slice, 0.0 if it was SKIPPED.
+            error: of a FAILED slice, otherwise None.
         """
 
     def on_observed(self, job: str, oldest_seconds: float | None, backlog: int | None) -> None:
         """Hear of the garbage that a slice has seen; called before on_outcome.
 
-        Arguments: job, its name; oldest_seconds, the time that the oldest item has been overdue,
-        0.0 if no item is; backlog, the number of items that wait. Either may be None: unknown.
+        Arguments:
+            job: its name.
+            oldest_seconds: the time that the oldest item has been overdue, 0.0 if no item is.
+            backlog: the number of items that wait.
+
+        Either may be None: unknown.
         """
 
     def on_measured(self, job: str, what: str, value: float) -> None:
         """Hear of a figure of the job's own; called before on_outcome.
 
-        Arguments: job, its name; what, the figure's name; value.
+        Arguments:
+            job: its name.
+            what: the figure's name.
         """
 
 
 class HookList:
     """The hooks of one recruiter, in the order of their adding.
 
-    Arguments: faults, the log of their errors; timeouts, the host's own, which pass through.
+    Arguments:
+        faults: the log of their errors.
+        timeouts: the host's own, which pass through.
     """
 
     __slots__ = ("_faults", "_hooks", "_measurers", "_observers", "_telling", "_timeouts")

@@ -45,7 +45,9 @@ def counted(number: float, unit: str) -> str:
 def would_handle(job: Job, items: int, limit: int | None = None) -> str:
     """Return what a dry run has found, for people; it may have met more than a slice handles.
 
-    Arguments: job; items: that it has counted; limit: of the slice, None: the job's own.
+    Arguments:
+        items: that it has counted.
+        limit: of the slice, None: the job's own.
     """
     most = job.limit if limit is None else limit
     if items <= most:
@@ -103,17 +105,22 @@ class Job(abc.ABC):
     def perform(self, slice: Slice) -> int | None:
         """Do one slice.
 
-        Arguments: slice, the bound on items and on time. Returns: the number of items handled; 0 or
-        None if there was nothing to do. Raises: any error; Aborted if another writer came first,
-        Skipped if the job could not begin.
+        Arguments:
+            slice: the bound on items and on time.
+
+        Returns: the number of items handled; 0 or None if there was nothing to do. Raises: any
+        error; Aborted if another writer came first, Skipped if the job could not begin.
         """
 
     def backlog(self, seconds: Duration = 5.0) -> Backlog | None:
         """Say how much garbage waits now, and how old it is.
 
-        Arguments: seconds: how long it may take, in seconds or a timedelta; one late reply may take
-        all of it. The package itself gives a number. Returns: None if the job cannot tell, which is
-        the default. Raises: ConfigurationError for another length; as `perform`. Changes nothing.
+        Arguments:
+            seconds: how long it may take, in seconds or a timedelta; one late reply may take all of
+                it.
+
+        The package itself gives a number. Returns: None if the job cannot tell, which is the
+        default. Raises: ConfigurationError for another length; as `perform`. Changes nothing.
         """
         seconds_of(seconds, "seconds")
         return None
@@ -160,9 +167,11 @@ class DivisibleJob(Job):
     def parts(self, n: int) -> Sequence[Any]:
         """Divide the present work.
 
-        Arguments: n: the most parts, 1 or more. Returns: plain data that pickle takes, one for each
-        part; empty without any work. Raises: ConfigurationError if this job would never come to an
-        end; as `perform`.
+        Arguments:
+            n: the most parts, 1 or more.
+
+        Returns: plain data that pickle takes, one for each part; empty without any work. Raises:
+        ConfigurationError if this job would never come to an end; as `perform`.
         """
 
     @abc.abstractmethod
@@ -193,8 +202,10 @@ def groups_of(numbers: Sequence[int], n: int) -> list[tuple[int, ...]]:
 class InTurn(PartJob):
     """Serves some structures in turn until each of them is drained.
 
-    Arguments: name; limit: most items of a slice; serve: a function that does a slice of the
-    structure of that number and returns the number of items handled; numbers.
+    Arguments:
+        limit: most items of a slice.
+        serve: a function that does a slice of the structure of that number and returns the number
+            of items handled.
     """
 
     def __init__(
@@ -247,8 +258,11 @@ def dry_run_of(job: Job) -> Job:
 class FunctionJob(Job):
     """A plain function as a job.
 
-    Arguments: function, which takes the slice and returns the number of items handled or None;
-    name, by default the function's; limit, the most items of one slice.
+    Arguments:
+        function: it takes the slice and returns the number of items handled or None.
+        name: by default the function's.
+        limit: the most items of one slice.
+
     Raises: ConfigurationError unless the function is a plain one of one argument, the name is not
     empty and the limit is 1 or more.
     """

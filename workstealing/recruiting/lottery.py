@@ -39,9 +39,12 @@ def is_disabled() -> bool:
 class Installed:
     """A job in one recruiter: its rate, the length of its slices, its figures.
 
-    Arguments: job; rate, a number or an Adaptive; seconds, the length of its slices, None: the
-    recruiter's; breaker, which holds it back after faults; longest, the longest that its slices may
-    become, in seconds, None: as of `longest_for`; clock, the recruiter's.
+    Arguments:
+        rate: a number or an Adaptive.
+        seconds: the length of its slices, None: the recruiter's.
+        breaker: it holds it back after faults.
+        longest: the longest that its slices may become, in seconds, None: as of `longest_for`.
+        clock: the recruiter's.
     """
 
     __slots__ = (
@@ -142,9 +145,11 @@ class Draw:
     def next_recruit(self, random: Callable[[], float]) -> tuple[int, Installed | None]:
         """Draw the next recruit.
 
-        Arguments: random, which returns numbers in [0, 1); 1.0 stands for never. `random` is
-        called twice: first for the dismissals, then for the job. Returns: the number of callers to
-        dismiss first, and the job; (NEVER, None) without a job.
+        Arguments:
+            random: it returns numbers in [0, 1); 1.0 stands for never.
+
+        `random` is called twice: first for the dismissals, then for the job. Returns: the number of
+        callers to dismiss first, and the job; (NEVER, None) without a job.
         """
         if not self._jobs:
             return NEVER, None

@@ -29,8 +29,11 @@ Bounds = tuple[int | None, float | None]
 class Performer:
     """Performs slices, one at a time in this process, and keeps the figures.
 
-    Arguments: seconds, the default length of a slice; clock; hooks, faults and timeouts, the
-    recruiter's own.
+    Arguments:
+        seconds: the default length of a slice.
+        hooks: the recruiter's own.
+        faults: the recruiter's own.
+        timeouts: the recruiter's own.
     """
 
     __slots__ = ("_clock", "_faults", "_hooks", "_lock", "_seconds", "_timeouts")
@@ -58,9 +61,12 @@ class Performer:
     def serve(self, installed: Installed, bounds: Bounds = (None, None)) -> Outcome:
         """Let this caller do one slice of the job, unless the job or the process is not free.
 
-        Arguments: installed; bounds, the slice's items and seconds, None: the job's own. Returns:
-        any outcome but DISMISSED. Raises: of the job's errors the host's time-outs and the ones
-        that are no Exception. The process is free for the next slice then, and the outcome counted.
+        Arguments:
+            bounds: the slice's items and seconds, None: the job's own.
+
+        Returns: any outcome but DISMISSED. Raises: of the job's errors the host's time-outs and the
+        ones that are no Exception. The process is free for the next slice then, and the outcome
+        counted.
         """
         self._hooks.recruited(installed.name)
         if installed.paused:
@@ -336,7 +342,8 @@ def _too_short(installed: Installed, slice: Slice) -> str:
 class LoopSlices:
     """Runs slices in threads of the running loop's default executor. Nobody awaits them.
 
-    Arguments: performer, which does the slices.
+    Arguments:
+        performer: it does the slices.
     """
 
     __slots__ = ("_flying", "_performer")
@@ -382,7 +389,10 @@ class LoopSlices:
 class DrawnRecruit:
     """A recruit that has not served yet.
 
-    Arguments: performer and loop_slices, the recruiter's own; installed, the job.
+    Arguments:
+        performer: the recruiter's own.
+        loop_slices: the recruiter's own.
+        installed: the job.
     """
 
     __slots__ = ("_installed", "_loop_slices", "_performer")

@@ -105,13 +105,17 @@ class Recruiter(Enlisting):
 
     A duration is a number of seconds above 0, or a timedelta.
 
-    Arguments: seconds, the length of a slice for jobs without a length of their own; random, which
-    returns numbers in [0, 1), and 1.0 for never (the default is reseeded in every forked child, a
-    random.Random of your own is not); clock, which measures durations; breaker, the longest time
-    that slices leave an unreachable server alone, on average (the first fault counts a tenth of it,
-    each further one twice as long); longest, the longest that slices may become if shorter ones end
-    before they handle an item, for example because round trips take long (by default ten times
-    their length, and 0.25 s at most; `seconds` itself for never).
+    Arguments:
+        seconds: the length of a slice for jobs without a length of their own.
+        random: it returns numbers in [0, 1), and 1.0 for never (the default is reseeded in every
+            forked child, a random.Random of your own is not).
+        clock: it measures durations.
+        breaker: the longest time that slices leave an unreachable server alone, on average (the
+            first fault counts a tenth of it, each further one twice as long).
+        longest: the longest that slices may become if shorter ones end before they handle an item,
+            for example because round trips take long (by default ten times their length, and 0.25 s
+            at most; `seconds` itself for never).
+
     Raises: ConfigurationError for another duration.
     """
 
@@ -154,12 +158,14 @@ class Recruiter(Enlisting):
     ) -> None:
         """Install a job; the next draw may recruit a caller for it.
 
-        Arguments: job; rate, the share of the callers that it wants, 0 < rate <= 1, all rates
-        together at most 1, or an Adaptive, whose ceiling counts in that sum; seconds, the length of
-        its slices, by default the recruiter's; longest, the longest that they may become, by
-        default the recruiter's. The job is warmed up first: see `Job.warm_up`.
-        Raises: DuplicateJobError, RateError or ConfigurationError; then nothing has changed.
-        O(installed jobs), no command.
+        Arguments:
+            rate: the share of the callers that it wants, 0 < rate <= 1, all rates together at most
+                1, or an Adaptive, whose ceiling counts in that sum.
+            seconds: the length of its slices, by default the recruiter's.
+            longest: the longest that they may become, by default the recruiter's.
+
+        The job is warmed up first: see `Job.warm_up`. Raises: DuplicateJobError, RateError or
+        ConfigurationError; then nothing has changed. O(installed jobs), no command.
         """
         if isinstance(job, type) and issubclass(job, Job):
             raise ConfigurationError(
@@ -224,8 +230,15 @@ class Recruiter(Enlisting):
     ) -> Callable[[SliceFunction], SliceFunction]:
         """Install a function as a job: it takes a slice and returns the number of items handled.
 
-        The decorated function stays the same. Arguments: rate, as of install(); name, by default
-        the function's; limit, the most items of one slice; seconds and longest, as of install().
+        The decorated function stays the same.
+
+        Arguments:
+            rate: as of install().
+            name: by default the function's.
+            limit: the most items of one slice.
+            seconds: as of install().
+            longest: as of install().
+
         Raises: as install().
         """
         if callable(rate):
@@ -241,8 +254,11 @@ class Recruiter(Enlisting):
     def set_rate(self, name: str, rate: float | Adaptive) -> None:
         """Change a job's rate from the next enlist on; a number ends an adaptive rate.
 
-        Arguments: name; rate, as of install(). Raises: UnknownJobError or RateError; then nothing
-        has changed. O(installed jobs), no command.
+        Arguments:
+            rate: as of install().
+
+        Raises: UnknownJobError or RateError; then nothing has changed. O(installed jobs), no
+        command.
         """
         with self._lock:
             self._roster.set_rate(name, rate)
@@ -271,15 +287,22 @@ class Recruiter(Enlisting):
     def pause(self, name: str | None = None) -> None:
         """Let a job rest: its recruits are SKIPPED until resume().
 
-        The other jobs keep their shares. Arguments: name, or None for every job that is installed
-        now. Raises: UnknownJobError.
+        The other jobs keep their shares.
+
+        Arguments:
+            name: or None for every job that is installed now.
+
+        Raises: UnknownJobError.
         """
         self._set_paused(name, True)
 
     def resume(self, name: str | None = None) -> None:
         """End a pause.
 
-        Arguments: name, or None for every job that is installed now. Raises: UnknownJobError.
+        Arguments:
+            name: or None for every job that is installed now.
+
+        Raises: UnknownJobError.
         """
         self._set_paused(name, False)
 
@@ -301,7 +324,10 @@ class Recruiter(Enlisting):
         This is for command lines and pages for administrators. A pause, an open breaker and another
         slice of this process hold it back (SKIPPED); WORKSTEALING_DISABLED does not.
 
-        Arguments: name; limit and seconds of this slice, by default the job's own.
+        Arguments:
+            limit: of this slice, by default the job's own.
+            seconds: of this slice, by default the job's own.
+
         Raises: UnknownJobError; of the job's errors the same as enlist().
         """
         bounds = _checked_bounds(limit, seconds)
@@ -322,7 +348,7 @@ class Recruiter(Enlisting):
     ) -> int:
         """Return the number of items that a slice of a job would handle now; change nothing.
 
-        Arguments: as of perform(), but ten seconds by default, because a person waits, and the
+        Arguments as of perform(), but ten seconds by default, because a person waits, and the
         count of a large backlog takes longer than a slice. Raises: UnknownJobError;
         ConfigurationError if the job has no dry run; the job's own errors.
         """
@@ -349,9 +375,12 @@ class Recruiter(Enlisting):
 
         The reasons: it is not installed, WORKSTEALING_DISABLED, a pause, an open breaker, a slice
         that does not end, the traffic, the rate, and the outcomes and errors of its slices.
-        Arguments: job, an installed job or a name, also of a job that is not installed. Returns: an
-        `Explanation`; `print()` shows it. Raises: ConfigurationError for neither a job nor a name.
-        O(installed jobs), no command.
+
+        Arguments:
+            job: an installed job or a name, also of a job that is not installed.
+
+        Returns: an `Explanation`; `print()` shows it. Raises: ConfigurationError for neither a job
+        nor a name. O(installed jobs), no command.
         """
         if not isinstance(job, str | Job):
             raise ConfigurationError(f"explain() was given {job!r}; expected a job or its name")
@@ -463,10 +492,12 @@ class Recruiter(Enlisting):
         or a future, the enlist waits for its end. Any other awaitable passes unchanged, without an
         enlist. An exception of the function passes through, without an enlist.
 
-        Arguments: function; when, a function that takes the result and says whether to enlist. It
-        gets None from an asynchronous generator, and the response object in a web integration. An
-        error of `when` is logged once a minute and counts as no.
-        Raises: ConfigurationError if the function is no function.
+        Arguments:
+            when: a function that takes the result and says whether to enlist.
+
+        It gets None from an asynchronous generator, and the response object in a web integration.
+        An error of `when` is logged once a minute and counts as no. Raises: ConfigurationError if
+        the function is no function.
         """
         if function is not None:
             return enlisting(self, function, when)

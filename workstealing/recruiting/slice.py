@@ -86,7 +86,8 @@ _LATE = 0.8
 def seconds_for(round_trip: float) -> float:
     """Return a length of slices for round trips of so many seconds: 1, 2 or 5 x 10^n.
 
-    Arguments: round_trip, above 0.
+    Arguments:
+        round_trip: above 0.
     """
     least = TRIPS * round_trip
     power = 10.0 ** math.floor(math.log10(least))
@@ -108,7 +109,8 @@ class SliceLength:
     host allows. The length halves again if that may suffice: round trips have become shorter, or a
     minute has passed and it is time for a trial.
 
-    Arguments: longest, in seconds, None: `longest_for` the length.
+    Arguments:
+        longest: in seconds, None: `longest_for` the length.
     """
 
     __slots__ = ("_factor", "_longest", "_too_short", "_trip", "_until")
@@ -125,14 +127,20 @@ class SliceLength:
         return longest_for(given) if self._longest is None else max(given, self._longest)
 
     def seconds(self, given: float) -> float:
-        """Return the length of the next slice. Arguments: given, the job's own length."""
+        """Return the length of the next slice.
+
+        Arguments:
+            given: the job's own length.
+        """
         return min(self.longest(given), given * self._factor)
 
     def see(self, outcome: Outcome, given: float, trip: float | None, now: float) -> None:
         """Take in a slice of the length `seconds(given)` that has ended now.
 
-        Arguments: outcome; given, the job's own length; trip, the seconds of a round trip, None:
-        unknown; now, monotonic seconds.
+        Arguments:
+            given: the job's own length.
+            trip: the seconds of a round trip, None: unknown.
+            now: monotonic seconds.
         """
         length = self.seconds(given)
         if outcome is Outcome.OUT_OF_TIME:
@@ -149,9 +157,12 @@ class SliceLength:
 class Slice:
     """The bound on one performance: at most `limit` items, and no command after the deadline.
 
-    Arguments: limit, a number of items of at least 1; seconds, the length, a number above 0 or a
-    timedelta; clock, which measures the length. The length begins now.
-    Raises: ConfigurationError for another limit or length.
+    Arguments:
+        limit: a number of items of at least 1.
+        seconds: the length, a number above 0 or a timedelta.
+        clock: it measures the length.
+
+    The length begins now. Raises: ConfigurationError for another limit or length.
     """
 
     __slots__ = (
@@ -219,10 +230,13 @@ class Slice:
         """Report the garbage that this job has seen, for metrics and adaptive rates.
 
         Call it after each look; the highest age and the last backlog of a slice stand.
-        Arguments: oldest_seconds, the time that the oldest item has been overdue, 0 if no item is
-        (a negative age, from a clock that stepped back, counts as 0); backlog, the number of items
-        that wait. None reports nothing. Raises: ConfigurationError unless they are numbers. No
-        command.
+
+        Arguments:
+            oldest_seconds: the time that the oldest item has been overdue, 0 if no item is (a
+                negative age, from a clock that stepped back, counts as 0).
+            backlog: the number of items that wait.
+
+        None reports nothing. Raises: ConfigurationError unless they are numbers. No command.
         """
         if oldest_seconds is not None:
             age = checked_age(oldest_seconds)
@@ -234,8 +248,10 @@ class Slice:
     def measure(self, what: str, value: float) -> None:
         """Report a figure of the job's own, for metrics: the last one of a slice stands.
 
-        Arguments: what, a name, one of few; value. Raises: ConfigurationError unless they are a
-        name and a number. No command.
+        Arguments:
+            what: a name, one of few.
+
+        Raises: ConfigurationError unless they are a name and a number. No command.
         """
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigurationError(f"{value!r} is no figure that a slice measures: give a number")
@@ -247,7 +263,10 @@ class Slice:
     def spend(self, operations: int) -> None:
         """Report so many more commands, for a daily cap. No command.
 
-        Arguments: operations, 0 or more. Raises: ConfigurationError for another number.
+        Arguments:
+            operations: 0 or more.
+
+        Raises: ConfigurationError for another number.
         """
         self.operations += checked_count(operations, "the number of operations that a slice spends")
 
@@ -290,8 +309,11 @@ class Run(Generic[T]):
     whatever ends it. A kept exception, whose traceback holds the frames, does not prolong a run. A
     greenlet that waits in the midst of a run is still running it.
 
-    Arguments: call, a function; args, its arguments; may_begin, asked inside the run, which ends
-    with None if the answer is false; None: the call always begins.
+    Arguments:
+        call: a function.
+        args: its arguments.
+        may_begin: asked inside the run, which ends with None if the answer is false; None: the call
+            always begins.
     """
 
     __slots__ = ("_steps",)
@@ -365,9 +387,12 @@ class Flight:
     def run(self, job: str, call: Callable[..., T], *args: Any) -> T | None:
         """Call the function, unless another call is running here.
 
-        Arguments: job, the name that `holder` gives; call, a function that does not return None;
-        args, its arguments. Returns: its result; None where the place was taken. Raises: as the
-        function.
+        Arguments:
+            job: the name that `holder` gives.
+            call: a function that does not return None.
+            args: its arguments.
+
+        Returns: its result; None where the place was taken. Raises: as the function.
         """
         place: _PlaceHolder[T] = _PlaceHolder(job)
         place.run = Run(call, *args, may_begin=partial(self._claim, place))

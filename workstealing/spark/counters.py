@@ -41,8 +41,12 @@ class RecruitCounters(Gathering[Counts]):
     summed up by field, for the next time. Counts of a send during which the connection is cut are
     lost. A dead server costs a line in the log once a minute.
 
-    Arguments: recruiter, whose hook this becomes; application; client, whose server counts;
-    interval between two sends, in seconds or a timedelta; clock. No I/O yet.
+    Arguments:
+        recruiter: whose hook this becomes.
+        client: whose server counts.
+        interval: between two sends, in seconds or a timedelta.
+
+    No I/O yet.
     """
 
     def __init__(

@@ -31,8 +31,9 @@ class Counts:
     thousand go by their names, of at most 200 bytes, all others together by "_other".
     True once something has been counted.
 
-    Arguments: jobs, the names that have been seen, and how they are shown; counts that share them
-    are bounded together.
+    Arguments:
+        jobs: the names that have been seen, and how they are shown; counts that share them are
+            bounded together.
     """
 
     __slots__ = ("_jobs", "by_field")

@@ -36,7 +36,8 @@ class Difference:
 def whole_sub_sets(batches: Iterable[Any], rows: int = ROWS_AT_ONCE) -> Iterator[Any]:
     """Yield tables of whole sub-sets, of about so many rows, or of one sub-set.
 
-    Arguments: batches: of the columns sub_set, in ascending order, and id; rows.
+    Arguments:
+        batches: of the columns sub_set, in ascending order, and id.
     """
     held: list[Any] = []
     size, wanted = 0, rows
@@ -64,8 +65,11 @@ def whole_sub_sets(batches: Iterable[Any], rows: int = ROWS_AT_ONCE) -> Iterator
 def difference(table: Any, scan: Scan) -> Difference:
     """Compare some sub-sets of a tracked set with a table's ids.
 
-    Arguments: table: the columns sub_set and id; a row without an id only names a sub-set; scan:
-    reads the ids that are tracked now. Raises: as `scan`.
+    Arguments:
+        table: the columns sub_set and id; a row without an id only names a sub-set.
+        scan: reads the ids that are tracked now.
+
+    Raises: as `scan`.
     """
     numbers = table["sub_set"].to_numpy()
     wanted = [int(each) for each in np.unique(numbers)]

@@ -25,9 +25,11 @@ def enlisting(fn: AnyFunction) -> AnyFunction:
     task every call enlists, if `install()` has been called; otherwise the function is as it was.
 
     The driver reads what `install()` was told when the function is pickled, so it may be decorated
-    before. Arguments: fn. Raises: ConfigurationError for what is no function, and for a coroutine
-    function; and when the function is pickled before `install()`. A dismissed epilogue takes about
-    a microsecond, once a task.
+    before.
+
+    Raises: ConfigurationError for what is no function, and for a coroutine function; and when the
+    function is pickled before `install()`. A dismissed epilogue takes about a microsecond, once a
+    task.
     """
     _require_function(fn, "enlisting")
     epilogue = Epilogue()

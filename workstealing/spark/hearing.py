@@ -55,9 +55,12 @@ def _safely(call: Callable[[], None]) -> None:
 class QueryProxy:
     """The object that Spark calls when a batch query has ended, in a thread of its listener bus.
 
-    Arguments: heard, told of each ending; is_own, which says whether a query's session is the one
-    that is listened to. The others are copies that streams make for their batches: an action inside
-    `foreachBatch` enlists, but leaves no line, because the stream has its own.
+    Arguments:
+        heard: told of each ending.
+        is_own: it says whether a query's session is the one that is listened to.
+
+    The others are copies that streams make for their batches: an action inside `foreachBatch`
+    enlists, but leaves no line, because the stream has its own.
     """
 
     def __init__(self, heard: Heard, is_own: Callable[[Any], bool]) -> None:
@@ -103,8 +106,10 @@ _LISTENER = "org.apache.spark.sql.util.QueryExecutionListener"
 class QueryEar:
     """Hears of a session's batch queries, until it is closed.
 
-    Arguments: spark, a classic session; heard. Raises: errors of py4j, where the JVM allows no
-    calls into Python.
+    Arguments:
+        spark: a classic session.
+
+    Raises: errors of py4j, where the JVM allows no calls into Python.
     """
 
     def __init__(self, spark: SparkSession, heard: Heard) -> None:
@@ -139,7 +144,8 @@ class StreamProxy:
     PySpark's own one turns each event into Python objects first, by hundreds of calls into the JVM.
     This one asks for the event's JSON.
 
-    Arguments: streams, which is told of each event.
+    Arguments:
+        streams: it is told of each event.
     """
 
     def __init__(self, streams: StreamEar) -> None:
@@ -177,7 +183,7 @@ class StreamProxy:
 class StreamEar(StreamingQueryListener):
     """Hears of the streams of a session, by Spark Connect too.
 
-    Arguments: heard. No call yet: `open` registers it.
+    No call yet: `open` registers it.
     """
 
     def __init__(self, heard: Heard) -> None:
@@ -251,7 +257,8 @@ class StageWatch:
     It asks Spark's status tracker; a stage that began and ended between two questions is not seen.
     A listener for stages would be called for each task too, in Python.
 
-    Arguments: spark, a classic session.
+    Arguments:
+        spark: a classic session.
     """
 
     def __init__(self, spark: SparkSession) -> None:

@@ -55,14 +55,17 @@ def install(
 ) -> SparkOrBuilder:
     """Say how executors build their recruiter; return the first argument.
 
-    Arguments: spark_or_builder: a session, or SparkSession.builder before getOrCreate(); factory:
-    the import path "package.module:function" of a function without arguments that returns a
-    Recruiter; every Python worker calls it once, when its first task has finished; every_task: let
-    every task that runs Python enlist, by a hook in Spark's Python daemon, which must be known
-    before the application starts; accumulate: add up in an accumulator too, see `accumulated()`,
-    which needs a session; counters: the import path of a function that returns a client of
-    redis-py, whose server counts for `recruits()`; None for no counters; interval: how often each
-    worker sends its counts, in seconds or a timedelta.
+    Arguments:
+        spark_or_builder: a session, or SparkSession.builder before getOrCreate().
+        factory: the import path "package.module:function" of a function without arguments that
+            returns a Recruiter; every Python worker calls it once, when its first task has
+            finished.
+        every_task: let every task that runs Python enlist, by a hook in Spark's Python daemon,
+            which must be known before the application starts.
+        accumulate: add up in an accumulator too, see `accumulated()`, which needs a session.
+        counters: the import path of a function that returns a client of redis-py, whose server
+            counts for `recruits()`; None for no counters.
+        interval: how often each worker sends its counts, in seconds or a timedelta.
 
     Only these names and numbers go to the executors. Addresses and passwords are read there, from
     their own environment, by the factory and the client's function.

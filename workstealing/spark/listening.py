@@ -47,9 +47,13 @@ class DriverListener:
     Nothing of it raises into Spark, and Spark's threads never wait for it. It ends by `stop()`, or
     by itself when its session has been stopped; a child of a fork has none.
 
-    Arguments: enlist; totals, which returns the figures of the application; stages, which returns
-    those that have ended, asked once a second; shows, told of the totals when they were read;
-    has_ended, which says whether the session is over; clock. `start()` begins.
+    Arguments:
+        totals: it returns the figures of the application.
+        stages: it returns those that have ended, asked once a second.
+        shows: told of the totals when they were read.
+        has_ended: it says whether the session is over.
+
+    `start()` begins.
     """
 
     def __init__(
@@ -83,7 +87,13 @@ class DriverListener:
         return not self._closed and self._thread is not None
 
     def start(self, *ears: Callable[[], None]) -> DriverListener:
-        """Begin. Arguments: ears, functions that end the hearing. Returns: itself."""
+        """Begin.
+
+        Arguments:
+            ears: functions that end the hearing.
+
+        Returns: itself.
+        """
         self._ears.extend(ears)
         self._thread = threading.Thread(target=self._run, name="workstealing-listener", daemon=True)
         self._thread.start()
@@ -212,11 +222,14 @@ def listen(
     enlists; Spark's threads only tell it. It logs a line at level INFO to `workstealing.spark` for
     each batch query of this session, one a minute at most for each stream, and one at its end.
 
-    Arguments: spark, a session, whose later copies by newSession() are not heard; recruiter: None
-    for the factory and the counters of `install()`; a Recruiter; or the import path of a function
-    that returns one, which the thread calls at the first ending; stages: whether to ask Spark once
-    a second which stages run; shown: whether to show the totals in Spark's UI at /workstealing and
-    among its metrics. Of Spark Connect only streams are heard, and nothing is shown.
+    Arguments:
+        spark: a session, whose later copies by newSession() are not heard.
+        recruiter: None for the factory and the counters of `install()`; a Recruiter; or the import
+            path of a function that returns one, which the thread calls at the first ending.
+        stages: whether to ask Spark once a second which stages run.
+        shown: whether to show the totals in Spark's UI at /workstealing and among its metrics.
+
+    Of Spark Connect only streams are heard, and nothing is shown.
 
     Returns: a `DriverListener`. A process has one; a later call ends the earlier one. Raises:
     ConfigurationError for another session or recruiter, and if install() was not called but is

@@ -19,8 +19,11 @@ _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 def checked_path(path: object, what: str) -> str:
     """Return an import path, "package.module:name"; nothing is imported.
 
-    Arguments: path; what: what it names, for the error. Raises: ConfigurationError for anything
-    else, and for the module __main__, which is another one in every executor.
+    Arguments:
+        what: what it names, for the error.
+
+    Raises: ConfigurationError for anything else, and for the module __main__, which is another one
+    in every executor.
     """
     if not isinstance(path, str) or not _PATH.fullmatch(path):
         # A URL given by mistake may hold a password.
@@ -40,7 +43,7 @@ def checked_path(path: object, what: str) -> str:
 def load(path: str, what: str) -> Callable[[], Any]:
     """Import and return what an import path names.
 
-    Arguments: as of `checked_path`. Raises: ConfigurationError if the module cannot be found here,
+    Arguments as of `checked_path`. Raises: ConfigurationError if the module cannot be found here,
     if it has no such name, or if that is no function; what the module raises passes through.
     """
     module, _, name = checked_path(path, what).partition(":")

@@ -119,16 +119,21 @@ def reconcile(
 ) -> Reconciled:
     """Make a tracked set equal to a database table, but for what changes meanwhile.
 
-    Arguments: spark; tracked: the import path of a function without arguments that returns the
-    `TrackedSet`, best with its source ("package.module:function"), or such a function that can be
-    pickled; called once in each Python worker; table: a DataFrame of the rows with work, read when
-    Spark runs it (``spark.read.jdbc``), from the primary; id_column: its column of ids, needed if
-    there are several: text, whole numbers or bytes; null is no id; seconds: how long a step of at
-    most 500 ids may take, in seconds or a timedelta, its question included; partitions: how many
-    tasks, by default twice as many as cores; dry_run: count the difference, and change nothing;
-    max_removed: the most ids that may be missing from the table, a whole number, or a share of the
-    tracked ids as a float. 1.0 allows every removal, and saves the reading of the set that counts
-    them first.
+    Arguments:
+        tracked: the import path of a function without arguments that returns the `TrackedSet`, best
+            with its source ("package.module:function"), or such a function that can be pickled;
+            called once in each Python worker.
+        table: a DataFrame of the rows with work, read when Spark runs it (``spark.read.jdbc``),
+            from the primary.
+        id_column: its column of ids, needed if there are several: text, whole numbers or bytes;
+            null is no id.
+        seconds: how long a step of at most 500 ids may take, in seconds or a timedelta, its
+            question included.
+        partitions: how many tasks, by default twice as many as cores.
+        dry_run: count the difference, and change nothing.
+        max_removed: the most ids that may be missing from the table, a whole number, or a share of
+            the tracked ids as a float. 1.0 allows every removal, and saves the reading of the set
+            that counts them first.
 
     Returns: `Reconciled`. Raises: TooManyRemovals, before anything is changed, if the table lacks
     more ids than max_removed; ConfigurationError and LayoutError before anything is changed,
@@ -319,7 +324,8 @@ def _applied(
 ) -> Iterator[pa.RecordBatch]:
     """Compare sub-sets and apply the differences, in steps of at most 500 ids; yield the counts.
 
-    Arguments: seconds: of a step; None: the differences are counted alone, as if all were applied.
+    Arguments:
+        seconds: of a step; None: the differences are counted alone, as if all were applied.
     """
     import pyarrow as pa
 

@@ -40,8 +40,12 @@ def figures_of(totals: Recruits) -> dict[str, int]:
 def as_json(totals: Recruits, application: str, at: datetime) -> str:
     """Return the totals as the page's JSON.
 
-    Arguments: totals; application, its id; at, when they were read. Returns: an object of
-    application, at, totals (by the names in `FIGURES`) and jobs (by name, as of `JobTotals`).
+    Arguments:
+        application: its id.
+        at: when they were read.
+
+    Returns: an object of application, at, totals (by the names in `FIGURES`) and jobs (by name, as
+    of `JobTotals`).
     """
     return json.dumps(
         {
@@ -54,7 +58,7 @@ def as_json(totals: Recruits, application: str, at: datetime) -> str:
 
 
 def as_page(totals: Recruits, application: str, at: datetime) -> str:
-    """Return the totals as a page of HTML, in the style of Spark's own. Arguments: as of `as_json`.
+    """Return the totals as a page of HTML, in the style of Spark's own. Arguments as of `as_json`.
 
     It has no script, and its links are relative, so that it works behind YARN's proxy.
     """
@@ -94,8 +98,10 @@ class RecruitsPage:
     Spark's servlet asks one function for a result and another for its text. Scala's maps are
     functions, so two of them serve the text that was put there last.
 
-    Arguments: context, whose application has a UI. Raises: errors of py4j where this version of
-    Spark has no such servlet.
+    Arguments:
+        context: whose application has a UI.
+
+    Raises: errors of py4j where this version of Spark has no such servlet.
     """
 
     def __init__(self, context: SparkContext) -> None:
@@ -138,7 +144,7 @@ class RecruitGauges:
     `LongAccumulatorSource` shows to every sink that the application has. They stay for the
     application's life, because Spark has no way to take one of them out.
 
-    Arguments: context. Raises: errors of py4j.
+    Raises: errors of py4j.
     """
 
     def __init__(self, context: SparkContext) -> None:

@@ -108,7 +108,10 @@ class CommandRate:
     """Bounds commands a second: what has been sent is paid for by waiting before the next slice.
 
     In any window of T seconds at most T times the rate is sent, and the commands of one slice.
-    Arguments: rate: commands a second, None for no bound; clock; sleep: waits for some seconds.
+
+    Arguments:
+        rate: commands a second, None for no bound.
+        sleep: waits for some seconds.
     """
 
     def __init__(
@@ -142,9 +145,14 @@ def take_turn(
 ) -> TurnResult:
     """Do slices of a job until it is drained, an error ends the turn, or its time is up.
 
-    Arguments: job: a part of a divided job, which knows when it is drained; any other one is taken
-    for drained when it has found nothing several times in a row; orders; clock, sleep, random: for
-    tests. Returns: what was done; errors of the job are in there.
+    Arguments:
+        job: a part of a divided job, which knows when it is drained; any other one is taken for
+            drained when it has found nothing several times in a row.
+        clock: for tests.
+        sleep: for tests.
+        random: for tests.
+
+    Returns: what was done; errors of the job are in there.
     """
     items = slices = aborted = operations = idle = vain = 0
     error, is_failed = "", False

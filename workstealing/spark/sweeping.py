@@ -92,14 +92,20 @@ def sweep(
 ) -> DataFrame:
     """Run a job over its whole keyspace, in parallel, until what it found at the start is done.
 
-    Arguments: spark; make_job: the import path of a function without arguments that returns the job
-    ("package.module:function"), or such a function that can be pickled: called once in each Python
-    worker, which connects by its own environment; limit: items a slice, by default 1,000, or the
-    job's own if it does not divide; seconds: the longest slice; max_ops: Redis commands a second of
-    the whole sweep, None for no bound; max_share: the share of a server's time that the whole sweep
-    may take, by the length of its round trips, None for no bound; partitions: by default 4 for each
-    core, or 1 with max_ops or max_share; max_rounds: how many stages at most; turn_seconds: after
-    how long a task reports, and the next round goes on. Both times are seconds or a timedelta.
+    Arguments:
+        make_job: the import path of a function without arguments that returns the job
+            ("package.module:function"), or such a function that can be pickled: called once in each
+            Python worker, which connects by its own environment.
+        limit: items a slice, by default 1,000, or the job's own if it does not divide.
+        seconds: the longest slice.
+        max_ops: Redis commands a second of the whole sweep, None for no bound.
+        max_share: the share of a server's time that the whole sweep may take, by the length of its
+            round trips, None for no bound.
+        partitions: by default 4 for each core, or 1 with max_ops or max_share.
+        max_rounds: how many stages at most.
+        turn_seconds: after how long a task reports, and the next round goes on.
+
+    Both times are seconds or a timedelta.
 
     Returns: a DataFrame of one row for each part: part, items, slices, aborted, failed, operations,
     seconds, drained, error, rounds. Parts that are not drained are logged as well. Raises:

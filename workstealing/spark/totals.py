@@ -21,7 +21,11 @@ def recruits(spark: SparkSession) -> Recruits:
     """Return the totals of an application by the counters in Redis, failed tasks included.
 
     A worker's counts arrive within the interval given to `install()`, 5 seconds by default; what it
-    had not sent when it was killed is missing. Arguments: spark, the session of install().
+    had not sent when it was killed is missing.
+
+    Arguments:
+        spark: the session of install().
+
     Raises: ConfigurationError when install() was not called, or with counters=None; redis-py's
     errors. One round trip.
     """
@@ -45,8 +49,12 @@ def accumulated(spark: SparkSession) -> Recruits:
 
     It is complete as soon as an action has ended, and needs no Redis; but failed tasks, the hook of
     every_task=True, and the driver's own recruits are not in it, and a task that Spark runs twice
-    may be in it twice. Arguments: spark, the session of install(). Raises: ConfigurationError when
-    install() was not called with accumulate=True. No round trip.
+    may be in it twice.
+
+    Arguments:
+        spark: the session of install().
+
+    Raises: ConfigurationError when install() was not called with accumulate=True. No round trip.
     """
     accumulator = _installed_for(spark).accumulator
     if accumulator is None:

@@ -73,8 +73,6 @@ class WorkerRecruiter:
     The factory is called at the first enlist. While it is missing, fails, or returns no Recruiter,
     no task enlists. It is called again after a minute, which leaves one line in the log. A factory
     that hangs holds the first task up for ten seconds, and no task enlists until it returns.
-
-    Arguments: settings; clock.
     """
 
     __slots__ = (
@@ -121,7 +119,10 @@ class WorkerRecruiter:
     def flush(self, timeout: float = _LAST_SECONDS) -> bool:
         """Send what has been counted, and wait for it.
 
-        Arguments: timeout, in seconds. Returns: whether nothing is left to send.
+        Arguments:
+            timeout: in seconds.
+
+        Returns: whether nothing is left to send.
         """
         counters = self._counters
         return counters is None or bool(self._guarded(lambda: counters.flush(timeout)))
@@ -225,9 +226,12 @@ def finish(settings: EpilogueSettings | None, *, ends_badly: bool = False) -> No
 
     Without a TaskContext, as at the driver, every call enlists. Raises nothing of ours.
 
-    Arguments: settings, None for those of the environment; ends_badly: the task fails or is cut
-    short, and so its worker ends: its counts are sent at once, within a quarter of a second. They
-    are so too after every task of a worker that Spark does not use again.
+    Arguments:
+        settings: None for those of the environment.
+        ends_badly: the task fails or is cut short, and so its worker ends: its counts are sent at
+            once, within a quarter of a second.
+
+    They are so too after every task of a worker that Spark does not use again.
     """
     global _last_attempt, _attempts  # noqa: PLW0603 - a worker runs one task at a time
     context = TaskContext.get()

@@ -38,8 +38,10 @@ def leaves_open(error: BaseException) -> bool:
 def send_aside(twin: Twin, node: Node, commands: Sequence[Command]) -> list[Any]:
     """Send commands to a node; return the replies, errors in their places.
 
-    Arguments: twin: of the application's client, whose time-out bounds it; node; commands. Raises:
-    connection faults; OutOfTime. One round trip, and those of a new connection.
+    Arguments:
+        twin: of the application's client, whose time-out bounds it.
+
+    Raises: connection faults; OutOfTime. One round trip, and those of a new connection.
     """
     seconds = _patience(twin, node)
     connection = twin.made_for(node)

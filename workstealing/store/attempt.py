@@ -44,10 +44,12 @@ class Attempt:
     def read(self, *commands: Command) -> list[Any]:
         """Run reading commands; the first call WATCHes the attempt's keys before them.
 
-        Arguments: commands: tuples of a name and its arguments. Returns: their replies. Raises: the
-        first error reply; OutOfTime, Moved and connection faults as in `OneAttempt.call`. The first
-        call raises OutOfTime, too, if no time would be left to commit. One round trip, the WATCH
-        included.
+        Arguments:
+            commands: tuples of a name and its arguments.
+
+        Returns: their replies. Raises: the first error reply; OutOfTime, Moved and connection
+        faults as in `OneAttempt.call`. The first call raises OutOfTime, too, if no time would be
+        left to commit. One round trip, the WATCH included.
         """
         return checked(self.read_each(*commands))
 
@@ -69,12 +71,15 @@ class Attempt:
     def commit(self, *commands: Command) -> list[Any]:
         """Run the changing commands as one MULTI/EXEC, unless a WATCHed key has changed.
 
-        Arguments: commands: tuples of a name and its arguments. Returns: their replies. Raises:
-        SpentAttemptError if it was called before, and then nothing is sent; Aborted if another
-        writer came first, and then nothing has changed; redis.exceptions.OutOfMemoryError if the
-        server refuses them for lack of memory; Unanswered if the deadline came before the reply,
-        and then nobody knows whether they were done; any other error reply. If it answers one of
-        the commands, the others have been done, and `results` has all replies. One round trip.
+        Arguments:
+            commands: tuples of a name and its arguments.
+
+        Returns: their replies. Raises: SpentAttemptError if it was called before, and then nothing
+        is sent; Aborted if another writer came first, and then nothing has changed;
+        redis.exceptions.OutOfMemoryError if the server refuses them for lack of memory; Unanswered
+        if the deadline came before the reply, and then nobody knows whether they were done; any
+        other error reply. If it answers one of the commands, the others have been done, and
+        `results` has all replies. One round trip.
         """
         if self._committed:
             raise SpentAttemptError(
@@ -131,13 +136,16 @@ def attempt(
 ) -> Iterator[Attempt]:
     """Make one attempt on keys of one hash slot: WATCH, read, MULTI, EXEC, once.
 
-    Arguments: client: any client of redis-py, or its `Twin`; keys: keys that every relevant writer
-    certainly modifies; slice: its deadline bounds the whole attempt, and it counts the commands.
-    Without a slice each wait is bounded by 50 ms; in_any_slot: the keys may lie in several slots
-    where one server holds all of them: they are another program's, or on a cluster the caller
-    chooses keys of one slot. Yields: an `Attempt`, for its `read` and `commit`. Raises:
-    CrossSlotError before anything is sent; see `Attempt`. Two round trips for one read and one
-    commit.
+    Arguments:
+        client: any client of redis-py, or its `Twin`.
+        keys: keys that every relevant writer certainly modifies.
+        slice: its deadline bounds the whole attempt, and it counts the commands. Without a slice
+            each wait is bounded by 50 ms.
+        in_any_slot: the keys may lie in several slots where one server holds all of them: they are
+            another program's, or on a cluster the caller chooses keys of one slot.
+
+    Yields: an `Attempt`, for its `read` and `commit`. Raises: CrossSlotError before anything is
+    sent; see `Attempt`. Two round trips for one read and one commit.
 
         with attempt(client, "{u1}:a", "{u1}:b") as a:
             (value,) = a.read(("GET", "{u1}:a"))

@@ -36,10 +36,16 @@ def ask(  # noqa: PLR0917 - as the fields of `Wait`
 ) -> Any:
     """Send a command that blocks for at most so many seconds, on a connection of its own.
 
-    Arguments: twin: of the application's client; slot: whose node is asked; command: its keys share
-    that slot; look, pause: see `Wait`. Returns: the reply; None after a fault of that connection or
-    an error reply, because both only end the wait, as a time-out does. Raises: what `look` raises.
-    One round trip, and those of the looks.
+    Arguments:
+        twin: of the application's client.
+        slot: whose node is asked.
+        command: its keys share that slot.
+        look: see `Wait`.
+        pause: see `Wait`.
+
+    Returns: the reply; None after a fault of that connection or an error reply, because both only
+    end the wait, as a time-out does. Raises: what `look` raises. One round trip, and those of the
+    looks.
     """
     failed: list[Exception] = []
     try:
@@ -111,7 +117,8 @@ def _looking(  # noqa: PLR0917 - as `ask`
 class AsyncAsker:
     """Connections on which coroutines wait: one connection for each coroutine that waits.
 
-    Arguments: twin: knows the client's settings and the cluster's nodes.
+    Arguments:
+        twin: knows the client's settings and the cluster's nodes.
     """
 
     def __init__(self, twin: Twin) -> None:

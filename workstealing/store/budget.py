@@ -79,10 +79,16 @@ class RoundTripTime:
 class Pace:
     """The pace of batches that take at most a share of a server's time: a pause follows each.
 
-    Arguments: share: 0 < share <= 1; first, least, most: how many commands or items a batch has at
-    first, at least and at most; longest: the seconds of the server's time that a batch should take
-    at most, because others wait behind it. Attributes: room: the size of the next batch; next_at:
-    the time on the caller's monotonic clock at which it may begin.
+    Arguments:
+        share: 0 < share <= 1.
+        first: how many commands or items a batch has at first, at least and at most.
+        least: how many commands or items a batch has at first, at least and at most.
+        most: how many commands or items a batch has at first, at least and at most.
+        longest: the seconds of the server's time that a batch should take at most, because others
+            wait behind it.
+
+    Attributes: room: the size of the next batch; next_at: the time on the caller's monotonic clock
+    at which it may begin.
     """
 
     __slots__ = ("_least", "_longest", "_most", "_share", "_usual", "next_at", "room")
@@ -97,8 +103,11 @@ class Pace:
     def paid(self, began: float, cost: float, trip: float, size: int) -> None:
         """Note the cost of a batch, and set the time and the size of the next one.
 
-        Arguments: began: when, on the caller's clock; cost: the seconds of the server's time; trip:
-        the seconds until the replies were there; size: how many commands or items it had.
+        Arguments:
+            began: when, on the caller's clock.
+            cost: the seconds of the server's time.
+            trip: the seconds until the replies were there.
+            size: how many commands or items it had.
         """
         waited = max(0.0, trip - cost)
         slow = waited / self._usual if self._usual else 1.0
@@ -118,8 +127,9 @@ class Pace:
 class Budget:
     """The time for one use of a connection: a deadline for all of it, a bound for each wait.
 
-    Arguments: seconds: the length of the whole use, None for no end; timeout: the longest single
-    wait, in seconds; clock.
+    Arguments:
+        seconds: the length of the whole use, None for no end.
+        timeout: the longest single wait, in seconds.
     """
 
     __slots__ = ("clock", "deadline", "timeout", "trips")
@@ -142,8 +152,11 @@ class Budget:
     def whole(cls, duration: object, name: str = "seconds") -> Self:
         """Return a budget of which one late reply may take all, as a backlog's.
 
-        Arguments: duration: a number of seconds, or a timedelta; name: of the argument, for the
-        error. Raises: ConfigurationError for anything else.
+        Arguments:
+            duration: a number of seconds, or a timedelta.
+            name: of the argument, for the error.
+
+        Raises: ConfigurationError for anything else.
         """
         seconds = seconds_of(duration, name)
         return cls(seconds, timeout=seconds)
@@ -151,7 +164,10 @@ class Budget:
     def require(self, trip: RoundTripTime | None = None) -> None:
         """Check that enough time is left for a command or `trips` round trips.
 
-        Arguments: trip: the known length of a round trip. Raises: OutOfTime if too little is left.
+        Arguments:
+            trip: the known length of a round trip.
+
+        Raises: OutOfTime if too little is left.
         """
         if self.deadline is None:
             return
@@ -247,8 +263,12 @@ def aside(key: Hashable, function: Callable[[], Any], budget: Budget, unmet: str
     """Return the result of a function that cannot be interrupted, within the budget.
 
     The function runs in a thread of its own, one for each key at a time. If it takes longer than
-    the budget, it goes on, and the next caller gets its result. Arguments: unmet: the beginning of
-    the time-out's sentence. Raises: TimeoutError; the function's own errors.
+    the budget, it goes on, and the next caller gets its result.
+
+    Arguments:
+        unmet: the beginning of the time-out's sentence.
+
+    Raises: TimeoutError; the function's own errors.
     """
     call = _asides.get(key)
     if call is None or not call.is_of_use():

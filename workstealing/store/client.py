@@ -68,12 +68,16 @@ def redis_url() -> str:
 def connect(url: str | None = None, **options: Any) -> redis.Redis | redis.RedisCluster:
     """Return a client for a URL.
 
-    Arguments: url: redis://, rediss:// (TLS), unix://, redis+cluster://, rediss+cluster://,
-    redis+sentinel://, rediss+sentinel:// or embedded://; None takes WORKSTEALING_REDIS_URL, then
-    REDIS_URL; options: the options of redis-py's client; behind sentinels, those that begin with
-    `sentinel_` are the sentinels' own. embedded:// starts a private throw-away server, which ends
-    with the client or the process. Raises: ConfigurationError for a missing URL, an unknown scheme,
-    a malformed URL or a wrong option. No round trip, except that a cluster's client reads its map.
+    Arguments:
+        url: redis://, rediss:// (TLS), unix://, redis+cluster://, rediss+cluster://,
+            redis+sentinel://, rediss+sentinel:// or embedded://; None takes WORKSTEALING_REDIS_URL,
+            then REDIS_URL.
+        options: the options of redis-py's client; behind sentinels, those that begin with
+            `sentinel_` are the sentinels' own. embedded:// starts a private throw-away server,
+            which ends with the client or the process.
+
+    Raises: ConfigurationError for a missing URL, an unknown scheme, a malformed URL or a wrong
+    option. No round trip, except that a cluster's client reads its map.
     """
     url, scheme = checked_url(url)
     if scheme == "embedded":
@@ -218,8 +222,10 @@ def _embedded(options: dict[str, Any]) -> redis.Redis:
 def checked_url(url: str | None) -> tuple[str, str]:
     """Return a URL that `connect` would take, and its scheme; nothing is connected.
 
-    Arguments: url: None takes the environment's. Raises: ConfigurationError, which never shows the
-    URL.
+    Arguments:
+        url: None takes the environment's.
+
+    Raises: ConfigurationError, which never shows the URL.
     """
     if url is None:
         url = redis_url()

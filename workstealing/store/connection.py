@@ -173,7 +173,10 @@ class OneAttempt(AbstractConnection):
     def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
         """Send the commands in one write and read as many replies, once.
 
-        Arguments: commands: tuples of a name and its arguments; budget: the time that is left.
+        Arguments:
+            commands: tuples of a name and its arguments.
+            budget: the time that is left.
+
         Returns: the replies in order, with each error reply as an exception object in its place.
         One round trip; a connection that is not open is opened first, within one time-out.
 

@@ -93,11 +93,14 @@ server.serve_forever()
 def make_folder(prefix: str, longest: int | None = None) -> tuple[str, int]:
     """Make a folder in a temporary folder, for this user alone, and lock it.
 
-    Arguments: prefix: of its name, for `remove_abandoned`; longest: how many bytes its path may
-    have. If the user's temporary folder has too long a path, another one is taken. Returns: the
-    path, and the descriptor that holds the lock; a child that inherits the descriptor holds the
-    lock, too. Raises: ConfigurationError if no temporary folder's path is short enough; OSError if
-    the file system refuses the folder.
+    Arguments:
+        prefix: of its name, for `remove_abandoned`.
+        longest: how many bytes its path may have.
+
+    If the user's temporary folder has too long a path, another one is taken. Returns: the path, and
+    the descriptor that holds the lock; a child that inherits the descriptor holds the lock, too.
+    Raises: ConfigurationError if no temporary folder's path is short enough; OSError if the file
+    system refuses the folder.
     """
     parent = _parent(prefix, longest)
     while True:
@@ -152,9 +155,12 @@ def remove_folder(path: str, lock: int) -> None:
 def remove_abandoned(prefix: str, most: int = MOST_FOLDERS) -> int:
     """Remove this user's folders in the temporary folders that nobody uses any more.
 
-    Arguments: prefix: of their names; most: how many folders to look at. They are drawn at random,
-    so that none stays hidden behind others. Returns: the number of folders removed. Raises nothing:
-    a folder that cannot be removed stays.
+    Arguments:
+        prefix: of their names.
+        most: how many folders to look at.
+
+    They are drawn at random, so that none stays hidden behind others. Returns: the number of
+    folders removed. Raises nothing: a folder that cannot be removed stays.
     """
     removed = 0
     found: list[Path] = []
@@ -381,10 +387,12 @@ def _end(process: subprocess.Popen[bytes], folder: tuple[str, int], owner: int) 
 def die_with_parent(signal_name: str = "KILL") -> list[str]:
     """Return the command prefix that ends a child even if this process is killed outright.
 
-    Arguments: signal_name: the signal that the child receives then, without the SIG. Returns: an
-    empty list if setpriv is missing, or if this is not the main thread. The kernel ties the signal
-    to the thread that starts the process, and only the main thread lives as long as the process
-    does.
+    Arguments:
+        signal_name: the signal that the child receives then, without the SIG.
+
+    Returns: an empty list if setpriv is missing, or if this is not the main thread. The kernel ties
+    the signal to the thread that starts the process, and only the main thread lives as long as the
+    process does.
     """
     if threading.current_thread() is not threading.main_thread():
         return []

@@ -104,7 +104,10 @@ class _EitherFleet(Generic[ClientT]):
     def home(self, key: Any) -> str:
         """Return the name of the node where a key lives.
 
-        Arguments: key: as redis-py takes it. No round trip; O(nodes) for the first key of a slot.
+        Arguments:
+            key: as redis-py takes it.
+
+        No round trip; O(nodes) for the first key of a slot.
         """
         slot = key_slot(to_bytes(key))
         name = self._homes[slot]
@@ -143,12 +146,15 @@ class _EitherFleet(Generic[ClientT]):
 class Fleet(_EitherFleet[BlockingClient]):
     """Several servers over which keys are spread by rendezvous hashing.
 
-    Arguments: nodes: URLs or blocking clients by name (``{"a": "redis://10.0.0.1", ...}``), or a
-    list of URLs, whose names are their addresses without credentials; previous: while keys move to
-    new homes, the nodes before the change: names, or a mapping if a node leaves; options:
-    redis-py's, for clients made of URLs. The names decide which keys live where: with a name of its
-    own, a node may get another address, and no key moves. Raises: ConfigurationError. Makes no
-    connection.
+    Arguments:
+        nodes: URLs or blocking clients by name (``{"a": "redis://10.0.0.1", ...}``), or a list of
+            URLs, whose names are their addresses without credentials.
+        previous: while keys move to new homes, the nodes before the change: names, or a mapping if
+            a node leaves.
+        options: redis-py's, for clients made of URLs.
+
+    The names decide which keys live where: with a name of its own, a node may get another address,
+    and no key moves. Raises: ConfigurationError. Makes no connection.
 
     Give it to a structure in the place of a client. `VolatileHashes` and `DurableKeys` are spread
     by their keys. Another structure lives as a whole on the node of its name. A dead node harms its
@@ -178,8 +184,11 @@ AnyFleet = Fleet | AsyncFleet
 def placed(client: Any, name: Any) -> Any:
     """Return the client for a structure that lives on one node: a fleet's by the structure's name.
 
-    Arguments: client: a fleet, or a client, of valkey-py, too; name. Returns: a client of redis-py;
-    anything else as it is. Raises: ConfigurationError if the name's home has changed.
+    Arguments:
+        client: a fleet, or a client, of valkey-py, too.
+
+    Returns: a client of redis-py; anything else as it is. Raises: ConfigurationError if the name's
+    home has changed.
     """
     if not isinstance(client, AnyFleet):
         return redis_client(client)
@@ -196,8 +205,11 @@ def placed(client: Any, name: Any) -> Any:
 def one_server(client: Any, what: str) -> Any:
     """Return the client for a thing that lives on one server, and has no home on a fleet.
 
-    Arguments: client: a client, of valkey-py, too; what: the thing, for the error. Returns: a
-    client of redis-py; anything else as it is. Raises: ConfigurationError for a fleet.
+    Arguments:
+        client: a client, of valkey-py, too.
+        what: the thing, for the error.
+
+    Returns: a client of redis-py; anything else as it is. Raises: ConfigurationError for a fleet.
     """
     if isinstance(client, AnyFleet):
         node = next(iter(client.nodes))

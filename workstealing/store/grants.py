@@ -93,8 +93,10 @@ class Asking(Generic[T]):
     Whoever asks chooses a nonce before, which the server keeps beside the grant. If the caller is
     interrupted before it has the reply, the grant is given back by this nonce alone.
 
-    Arguments: steps; giving_back: makes the steps that give it back, which must do nothing where
-    nothing was granted. They are run once at most. asked: of steps that ask for several pieces.
+    Arguments:
+        giving_back: makes the steps that give it back, which must do nothing where nothing was
+            granted. They are run once at most.
+        asked: of steps that ask for several pieces.
     """
 
     __slots__ = ("asked", "giving_back", "is_over", "steps")
@@ -142,8 +144,9 @@ def ask_by(
 ) -> T:
     """Run steps that ask for a grant; if that is interrupted, give it back.
 
-    Arguments: run: runs steps, and returns their result; back: gives back, once, what an error has
-    left open; asking.
+    Arguments:
+        run: runs steps, and returns their result.
+        back: gives back, once, what an error has left open.
     """
     try:
         granted = run(asking.steps)
@@ -199,8 +202,10 @@ def give_back(client: Any, asking: Asking[Any], error: BaseException) -> bool:
 def run_aside(client: Any, steps: Steps[Any]) -> bool:
     """Run steps that give something back on a connection of their own, which nobody else uses.
 
-    Arguments: client: the application's, whose time-out bounds each step; steps. Returns: whether
-    they came to their end; if not, it raises nothing.
+    Arguments:
+        client: the application's, whose time-out bounds each step.
+
+    Returns: whether they came to their end; if not, it raises nothing.
     """
     try:
         drive(twin_of(client), steps, _send_aside)

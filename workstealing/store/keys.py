@@ -69,10 +69,13 @@ def is_in_share(key: bytes, share: int, shares: int) -> bool:
 def spread_tag(name: bytes, part: int) -> bytes:
     """Return the tag of one of up to 16,384 parts of a structure; each part has its own slot.
 
-    Arguments: name: the structure's; part: its number, from 0. The first part lies in the slot of
-    the name. The others lie as far from each other as possible, because the number's bits are
-    reversed: no two share a slot, and any number of parts is spread evenly over a cluster's nodes.
-    The tags belong to the layout of every structure that uses them.
+    Arguments:
+        name: the structure's.
+        part: its number, from 0.
+
+    The first part lies in the slot of the name. The others lie as far from each other as possible,
+    because the number's bits are reversed: no two share a slot, and any number of parts is spread
+    evenly over a cluster's nodes. The tags belong to the layout of every structure that uses them.
     """
     reversed_bits = int(f"{part:0{_SLOT_BITS}b}"[::-1], 2)
     return SLOT_TAGS[(key_slot(name) + reversed_bits) % SLOTS]
@@ -81,9 +84,11 @@ def spread_tag(name: bytes, part: int) -> bytes:
 def require_one_slot(keys: tuple[bytes, ...]) -> int:
     """Return the hash slot that all the keys share.
 
-    Arguments: keys: those of one attempt or script, at least one. Raises: CrossSlotError, which
-    names the keys, if they do not share a slot; on a single server too, so that tests without a
-    cluster find the fault.
+    Arguments:
+        keys: those of one attempt or script, at least one.
+
+    Raises: CrossSlotError, which names the keys, if they do not share a slot; on a single server
+    too, so that tests without a cluster find the fault.
     """
     if not keys:
         raise CrossSlotError("no keys were given: name at least one, whose slot decides the node")
@@ -108,8 +113,11 @@ _OWN = re.compile(
 def require_users_key(key: str | bytes | bytearray | float | memoryview) -> None:
     """Refuse a user's key that is one of this package's own, which a write would destroy.
 
-    Arguments: key: as the user gives it. Raises: ConfigurationError, which names it;
-    redis.exceptions.DataError for a value that is no key.
+    Arguments:
+        key: as the user gives it.
+
+    Raises: ConfigurationError, which names it; redis.exceptions.DataError for a value that is no
+    key.
     """
     # Every command passes here, and nearly all keys end here.
     if isinstance(key, str) and "ws:" not in key and "}/" not in key:

@@ -60,7 +60,9 @@ def sending_once() -> Iterator[None]:
 def once_on_cluster(client: Any, keys: tuple[Any, ...]) -> Mapping[str, Any]:
     """Return the options by which a cluster's client sends once, and still follows a moved slot.
 
-    Arguments: client: of a cluster, which knows the cluster's map; keys: of one slot.
+    Arguments:
+        client: of a cluster, which knows the cluster's map.
+        keys: of one slot.
     """
     # redis-py retries only where it may choose the node itself.
     return {"target_nodes": client.get_node_from_key(keys[0])}

@@ -143,8 +143,9 @@ class RoundTrip:
     use that carried the text. Then it runs the later uses not at all, and they are sent once more:
     all of them if their order does not matter, or else only those behind which nothing has run.
 
-    Arguments: client; transaction: whether it is one MULTI/EXEC (on a cluster: never); is_ordered:
-    whether the order of the commands matters.
+    Arguments:
+        transaction: whether it is one MULTI/EXEC (on a cluster: never).
+        is_ordered: whether the order of the commands matters.
     """
 
     def __init__(self, client: Any, transaction: bool = False, *, is_ordered: bool = False) -> None:
@@ -338,10 +339,12 @@ async def _run_all_async(client: Any, operations: Sequence[Operation]) -> list[A
 def drive(target: Any, steps: Steps[T], send: Callable[[Any, Any], Any] = send_step) -> T:
     """Run a generator of steps; return what it returns.
 
-    Arguments: target: the blocking client, or whatever `send` sends a step by; steps; send: runs
-    one step by the target, and returns the reply to it. What it raises is thrown into the
-    generator, and is raised unless that has an answer to it. Raises: LayoutError for what a script
-    refuses; errors of `send` and the generator's own.
+    Arguments:
+        target: the blocking client, or whatever `send` sends a step by.
+        send: runs one step by the target, and returns the reply to it.
+
+    What it raises is thrown into the generator, and is raised unless that has an answer to it.
+    Raises: LayoutError for what a script refuses; errors of `send` and the generator's own.
     """
     reply: Any = None
     error: Exception | None = None
@@ -387,7 +390,8 @@ async def drive_async(
 class Begun(Generic[T]):
     """A generator of steps that waits for the reply to one: `yield from` goes on with it.
 
-    Arguments: steps; reply, or the error that stands for it.
+    Arguments:
+        reply: or the error that stands for it.
     """
 
     __slots__ = ("_answer", "_steps")

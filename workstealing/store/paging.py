@@ -23,7 +23,10 @@ CURSOR = re.compile(rb"[0-9]{1,20}")
 class Page(list[T]):
     """A list of the requested items, which also says how many more there are.
 
-    Arguments: items; total: the number of items in all; start: the number of items passed over.
+    Arguments:
+        total: the number of items in all.
+        start: the number of items passed over.
+
     Attributes: total; start.
     """
 
@@ -49,9 +52,11 @@ def paged(
 ) -> Iterator[list[tuple[T, Any]]]:
     """Yield all pages of some items, as lists of an item and a page of it.
 
-    Arguments: items: the items to read; at_once: for how many items `ask` is called together; ask:
-    returns for each item and cursor the next cursor and a page, or None if the item has nothing to
-    read.
+    Arguments:
+        items: the items to read.
+        at_once: for how many items `ask` is called together.
+        ask: returns for each item and cursor the next cursor and a page, or None if the item has
+            nothing to read.
     """
     pending = deque((item, BEGINNING) for item in items)
     while pending:

@@ -36,8 +36,8 @@ _IMMEDIATE = frozenset(
 class PlainCommands:
     """The user's own commands, put off until `execute`: whatever redis-py's pipelines take.
 
-    Arguments: queue: called with a method's name, its arguments and its options; returns the
-    pipeline.
+    Arguments:
+        queue: called with a method's name, its arguments and its options; returns the pipeline.
     """
 
     def __init__(self, queue: Callable[[str, tuple[Any, ...], dict[str, Any]], Any]) -> None:
@@ -83,9 +83,11 @@ def checked_results(results: list[Any], raise_on_error: bool) -> list[Any]:
 class Pipeline(Queued):
     """A queue of operations and of the user's own commands, sent together by `execute`.
 
-    Arguments: client; transaction: whether `execute` sends one MULTI/EXEC (on a cluster: no). An
-    operation's first step is run by `execute`; the steps that it needs beyond that one are run as
-    soon as the first ones have been answered. Every method of redis-py's pipelines queues the
+    Arguments:
+        transaction: whether `execute` sends one MULTI/EXEC (on a cluster: no).
+
+    An operation's first step is run by `execute`; the steps that it needs beyond that one are run
+    as soon as the first ones have been answered. Every method of redis-py's pipelines queues the
     user's own command (``p.incr("visits")``), and so does ``p.plain.set(...)`` where the name is
     taken.
     """
@@ -254,8 +256,10 @@ class BlockingPipeline(Pipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send everything queued, and return the results in order.
 
-        Arguments: raise_on_error: whether the first error is raised, or returned in its place. One
-        round trip, and those of operations that need more than one by themselves.
+        Arguments:
+            raise_on_error: whether the first error is raised, or returned in its place.
+
+        One round trip, and those of operations that need more than one by themselves.
         """
         return ask_for(self._client, self._taken(raise_on_error))
 

@@ -37,8 +37,9 @@ __all__ = [
 def _supplied(known: type[Any], later: type[Any], *renewed: str) -> Any:
     """Return a class of redis-py's with the methods that it lacks; itself if it lacks none.
 
-    Arguments: later: has the methods, by itself or from its bases; renewed: methods that redis-py
-    has, but with fewer arguments, or with less done.
+    Arguments:
+        later: has the methods, by itself or from its bases.
+        renewed: methods that redis-py has, but with fewer arguments, or with less done.
     """
     missing = {
         name: getattr(later, name)

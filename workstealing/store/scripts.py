@@ -61,8 +61,10 @@ error(answer, 0)
 class Script:
     """One Lua script, ready to run: its text, and the digest by which the server knows it.
 
-    Arguments: name: its file in ``lua/`` without the ending; clock_shift_ms: for tests alone, by
-    how many milliseconds its clock is ahead of the server's.
+    Arguments:
+        name: its file in ``lua/`` without the ending.
+        clock_shift_ms: for tests alone, by how many milliseconds its clock is ahead of the
+            server's.
     """
 
     __slots__ = ("body", "name", "sha")
@@ -98,8 +100,9 @@ def _loaded(name: str, clock_shift_ms: int) -> Script:
 def load_all(family: str, clock_shift_ms: int = 0) -> None:
     """Load every script of a structure, so that no first use waits for the files.
 
-    Arguments: family: a folder's name with a slash at its end, or the beginning of the scripts'
-    names; clock_shift_ms: for tests.
+    Arguments:
+        family: a folder's name with a slash at its end, or the beginning of the scripts' names.
+        clock_shift_ms: for tests.
     """
     folder, slash, start = family.rpartition("/")
     for entry in files("workstealing.lua").joinpath(folder).iterdir():

@@ -77,10 +77,12 @@ def is_async(client: Any) -> bool:
 class Twin:
     """One-attempt connections to a client's server, or to the nodes of its cluster.
 
-    Arguments: client: a redis.Redis, a redis.RedisCluster or an asyncio counterpart, whose settings
-    (address, password, TLS, database) the twin uses. The twin connects at its first use. It is safe
-    under threads and after fork. Raises: ConfigurationError for any other client, and for a client
-    of Sentinel's replicas.
+    Arguments:
+        client: a redis.Redis, a redis.RedisCluster or an asyncio counterpart, whose settings
+            (address, password, TLS, database) the twin uses.
+
+    The twin connects at its first use. It is safe under threads and after fork. Raises:
+    ConfigurationError for any other client, and for a client of Sentinel's replicas.
     """
 
     def __init__(self, client: Any) -> None:
@@ -435,8 +437,11 @@ class Twin:
     def warm_up(self, *families: str) -> None:
         """Prepare for a first slice as far as no server is needed.
 
-        Arguments: families: how the names of the slice's scripts begin. It loads the scripts and
-        makes a connection object, because TLS has certificates to read. It connects to nothing.
+        Arguments:
+            families: how the names of the slice's scripts begin.
+
+        It loads the scripts and makes a connection object, because TLS has certificates to read. It
+        connects to nothing.
         """
         for family in families:
             load_all(family)
@@ -529,7 +534,9 @@ _twins: WeakKeyDictionary[Any, Twin] = WeakKeyDictionary()
 def twin_of(client: Any) -> Twin:
     """Return the one twin of a client, made on first use; no round trip.
 
-    Arguments: client: a client of redis-py or valkey-py, or a twin, which comes back as it is.
+    Arguments:
+        client: a client of redis-py or valkey-py, or a twin, which comes back as it is.
+
     Raises: ConfigurationError for anything else.
     """
     if isinstance(client, Twin):
@@ -547,7 +554,9 @@ def twin_of(client: Any) -> Twin:
 def twin_for(structure: Any, client: Any) -> Twin:
     """Return the twin of a structure's client.
 
-    Arguments: structure: its class says by `_is_async_client` which clients it takes; client.
+    Arguments:
+        structure: its class says by `_is_async_client` which clients it takes.
+
     Raises: ConfigurationError for the other kind of client; the error names the right class. No
     round trip.
     """
@@ -561,7 +570,8 @@ def twin_for(structure: Any, client: Any) -> Twin:
 def wrong_form(structure: Any, given: str) -> ConfigurationError:
     """Return the error for a blocking structure on an asyncio client (or store), or the reverse.
 
-    Arguments: structure; given: the word for the wrong argument, client or store.
+    Arguments:
+        given: the word for the wrong argument, client or store.
     """
     ours = (each for each in type(structure).__mro__ if each.__module__.startswith(_PACKAGE))
     name = next(ours).__name__

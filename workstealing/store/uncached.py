@@ -24,7 +24,10 @@ def keeps_replies(client: Any) -> bool:
 def ask(client: Any, words: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """Run one of Redis's commands on a blocking client; the reply is the server's own.
 
-    Arguments: client; words: the command; options: those of redis-py by which the reply is parsed.
+    Arguments:
+        words: the command.
+        options: those of redis-py by which the reply is parsed.
+
     One round trip.
     """
     words = spelled(words)

@@ -56,10 +56,12 @@ _made: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 def redis_client(client: ClientT) -> ClientT:
     """Return the client of redis-py that stands for a client.
 
-    Arguments: client: a client of valkey-py; anything else is returned as it is. The same client
-    always gets the same one. Raises: ConfigurationError for a valkey.Valkey whose connection class
-    is the user's own, and for an option that this redis-py lacks. No round trip, except that a
-    blocking cluster's client reads its map.
+    Arguments:
+        client: a client of valkey-py; anything else is returned as it is.
+
+    The same client always gets the same one. Raises: ConfigurationError for a valkey.Valkey whose
+    connection class is the user's own, and for an option that this redis-py lacks. No round trip,
+    except that a blocking cluster's client reads its map.
     """
     if isinstance(client, redis.Redis | redis_asyncio.Redis) or not _is_valkeys(client):
         return client

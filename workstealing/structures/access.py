@@ -85,8 +85,9 @@ class Access:
     def patterns(self, name: str, namespace: str = "", users: Sequence[str] = ()) -> list[str]:
         """Return the patterns of its keys.
 
-        Arguments: name, and namespace where it has one besides; users: patterns of the user's own
-        keys, where it works on such.
+        Arguments:
+            name: and namespace where it has one besides.
+            users: patterns of the user's own keys, where it works on such.
         """
         told = {"NAMESPACE": _literal(namespace), "NAME": _literal(name)}
         own = [re.sub("NAMESPACE|NAME", lambda found: told[found[0]], each) for each in self.keys]
@@ -95,7 +96,10 @@ class Access:
     def samples(self, name: str, namespace: str = "", tag: str = "doctor") -> list[str]:
         """Return a key for each pattern; the last one is used by no structure.
 
-        Arguments: name and namespace: the structure's; tag: where a pattern has any hash tag.
+        Arguments:
+            name: the structure's.
+            namespace: the structure's.
+            tag: where a pattern has any hash tag.
         """
         told = {"NAMESPACE": namespace, "NAME": name, "{*}": f"{{{tag}}}", "*": "doctor"}
         places = re.compile(r"NAMESPACE|NAME|\{\*\}|\*")
@@ -152,7 +156,8 @@ def names_of(structure: Any) -> tuple[str, str]:
 def access_of(structure: Any, job: Any, *, is_moving: bool = False) -> Access | None:
     """Return the access to a structure, for a job on it: None if no rule is known for it.
 
-    Arguments: structure; job; is_moving: whether it lies on a fleet whose keys move to new homes.
+    Arguments:
+        is_moving: whether it lies on a fleet whose keys move to new homes.
     """
     of_job, kind = job_access(job), structure.kind
     found: Access | None = structure.access
@@ -197,8 +202,12 @@ def _literal(name: str) -> str:
 def rule(user: str, patterns: Iterable[str], commands: Iterable[str]) -> str:
     """Return the line for redis-cli that makes a user with these rights and no others.
 
-    Arguments: user; patterns of keys; commands, a subcommand behind a bar. The line has the word
-    PASSWORD where the password belongs. Raises: ConfigurationError for an unusable user name.
+    Arguments:
+        patterns: of keys.
+        commands: a subcommand behind a bar.
+
+    The line has the word PASSWORD where the password belongs. Raises: ConfigurationError for an
+    unusable user name.
     """
     if not user or re.search(r"[\s\0]", user):
         raise ConfigurationError(

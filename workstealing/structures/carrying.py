@@ -24,9 +24,14 @@ from workstealing.structures.namespace import Layout
 def carry(old: Any, new: Any, key: Any, layouts: tuple[Layout, Layout]) -> Steps[bool]:
     """Carry a key from one structure to another; return whether it was still there.
 
-    Each step is a structure, and an operation for its client. Arguments: old, new: the structures
-    of two nodes; key; layouts: theirs. Raises: ConfigurationError if they differ. One round trip,
-    or three.
+    Each step is a structure, and an operation for its client.
+
+    Arguments:
+        old: the structures of two nodes.
+        new: the structures of two nodes.
+        layouts: theirs.
+
+    Raises: ConfigurationError if they differ. One round trip, or three.
     """
     require_alike(old, *layouts)
     name = to_bytes(key)
@@ -59,8 +64,13 @@ def carry_in(structure: Any, name: bytes, layout: Layout, found: Any) -> Operati
 def drop(structure: Any, name: bytes, layout: Layout, found: Any) -> Operation:
     """Return the operation that removes a carried key from its former home.
 
-    Arguments: structure, name, layout: there; found: the reply of `carry_out`. A key that has been
-    written again since stays.
+    Arguments:
+        structure: there.
+        name: there.
+        layout: there.
+        found: the reply of `carry_out`.
+
+    A key that has been written again since stays.
     """
     token = found[-1]
     return Operation(

@@ -87,9 +87,13 @@ class DueLook:
 class DueIndex:
     """Looks into the due index of one namespace, through a twin's one-attempt connections.
 
-    Arguments: twin and names of the namespace; clock_shift_ms: for tests; random: returns a float
-    in [0, 1); clock: measures the age of this process's copy of the registry; on_loss: called when
-    the layout was lost or has changed.
+    Arguments:
+        twin: of the namespace.
+        names: of the namespace.
+        clock_shift_ms: for tests.
+        random: returns a float in [0, 1).
+        clock: measures the age of this process's copy of the registry.
+        on_loss: called when the layout was lost or has changed.
     """
 
     def __init__(
@@ -168,11 +172,14 @@ class DueIndex:
     ) -> DueLook:
         """Look at index shards of one node.
 
-        Arguments: overdue: only keys whose time has come; until_ms: only keys that were due by
-        then; keys_a_shard: the most keys of each index shard, the longest due first. Raises:
-        connection faults; the error of a server that refuses a command. One round trip, with one
-        command for each index shard and two more; a second round trip if the registry lacks an
-        index shard.
+        Arguments:
+            overdue: only keys whose time has come.
+            until_ms: only keys that were due by then.
+            keys_a_shard: the most keys of each index shard, the longest due first.
+
+        Raises: connection faults; the error of a server that refuses a command. One round trip,
+        with one command for each index shard and two more; a second round trip if the registry
+        lacks an index shard.
         """
         window = ("-inf", "+inf" if until_ms is None else until_ms)
         limit = ("BYSCORE", "LIMIT", 0, keys_a_shard, "WITHSCORES")
@@ -262,9 +269,12 @@ class DueIndex:
     def drive(self, steps: Steps[T], budget: Budget) -> T:
         """Run a generator of commands and operations through the twin and return what it returns.
 
-        Arguments: steps: plain commands on one key, and operations, whose scripts are sent as text;
-        budget: the time for all of them. Raises: LayoutError if a script refuses foreign data; the
-        twin's errors, unless the generator handles them.
+        Arguments:
+            steps: plain commands on one key, and operations, whose scripts are sent as text.
+            budget: the time for all of them.
+
+        Raises: LayoutError if a script refuses foreign data; the twin's errors, unless the
+        generator handles them.
         """
         return drive(budget, steps, self._send)
 

@@ -88,11 +88,16 @@ def read_pairs(
 ) -> Versioned[T] | None:
     """Read a layout.
 
-    Arguments: kind: of structure that is expected; key: where the layout stands; called: the
-    structure, as a message begins with it: "the ShardedIck at list"; reply: HGETALL's, of any
-    client; own: makes the structure's own part from the pairs; its KeyError or ValueError means
-    that the layout is foreign. Returns: None if there is no layout yet. Raises: LayoutError for a
-    foreign layout, and for one that only newer releases can read. No round trip.
+    Arguments:
+        kind: of structure that is expected.
+        key: where the layout stands.
+        called: the structure, as a message begins with it: "the ShardedIck at list".
+        reply: HGETALL's, of any client.
+        own: makes the structure's own part from the pairs; its KeyError or ValueError means that
+            the layout is foreign.
+
+    Returns: None if there is no layout yet. Raises: LayoutError for a foreign layout, and for one
+    that only newer releases can read. No round trip.
     """
     pairs = as_pairs(reply)
     if not pairs:
@@ -139,7 +144,9 @@ def read_layout(
 def opening(key: bytes, fields: Sequence[str | int] = ()) -> tuple[Any, ...]:
     """Return the command that reads a layout, and writes it down first if there is none.
 
-    Arguments: key; fields: of a new layout, see `Kind.fields`; without fields it is only read.
+    Arguments:
+        fields: of a new layout, see `Kind.fields`; without fields it is only read.
+
     `read_pairs` reads the reply.
     """
     # By its text: a process runs it once.

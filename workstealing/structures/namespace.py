@@ -129,8 +129,11 @@ class Layout:
 class Names:
     """The names of the keys that every namespace has; see the catalogue in ``lua/README.md``.
 
-    Arguments: namespace: 1 to 64 letters, digits, dots, dashes and underscores. Raises:
-    ConfigurationError for anything else. A subclass names the structure that the namespace holds.
+    Arguments:
+        namespace: 1 to 64 letters, digits, dots, dashes and underscores.
+
+    Raises: ConfigurationError for anything else. A subclass names the structure that the namespace
+    holds.
     """
 
     kind: ClassVar[NamespaceKind]
@@ -236,9 +239,12 @@ def read_registry(names: Names) -> Steps[list[int]]:
 def open_layout(names: Names, index_shards: int, allowed: Collection[str]) -> Steps[Layout]:
     """Read the layout of a structure with one backend, or write it down if this is its first use.
 
-    Arguments: names: of the namespace; index_shards: of a new one; allowed: eviction policies that
-    the user accepts by name. Raises: LayoutError for a foreign layout; EvictionPolicyError. Two or
-    three round trips.
+    Arguments:
+        names: of the namespace.
+        index_shards: of a new one.
+        allowed: eviction policies that the user accepts by name.
+
+    Raises: LayoutError for a foreign layout; EvictionPolicyError. Two or three round trips.
     """
     found = yield from read_layout(names)
     policy = yield from layouts.ask_policy(names.layout)
@@ -267,9 +273,12 @@ def _layout(names: Names, found: Versioned[tuple[str, int]]) -> Layout:
 class Namespaced(Generic[ClientT]):
     """A client, a namespace on it, and the namespace's layout as this process knows it.
 
-    Arguments: client: any client of redis-py; namespace; allow_eviction: names of ``allkeys-*``
-    policies to accept. Raises: ConfigurationError, also for a blocking client where an asyncio
-    client belongs, or the reverse. Makes no connection.
+    Arguments:
+        client: any client of redis-py.
+        allow_eviction: names of ``allkeys-*`` policies to accept.
+
+    Raises: ConfigurationError, also for a blocking client where an asyncio client belongs, or the
+    reverse. Makes no connection.
     """
 
     def __init__(self, client: ClientT, namespace: str, allow_eviction: Collection[str]) -> None:

@@ -52,8 +52,11 @@ def form_for(kind: type[Any], client: Any) -> type[Any]:
 def set_up(structure: Any, fleet: Any, namespace: str, **settings: Any) -> None:
     """Construct a structure on a fleet, and the structure of each node.
 
-    Arguments: structure; fleet; namespace and settings: of the structure on each node. Raises:
-    as the structure's own constructor.
+    Arguments:
+        namespace: of the structure on each node.
+        settings: of the structure on each node.
+
+    Raises: as the structure's own constructor.
     """
     kind = structure.single_form
     everyone = {**fleet.former_nodes, **fleet.nodes}
@@ -337,9 +340,12 @@ class BlockingFleetPipeline(FleetPipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send everything queued; return the results in order.
 
-        Arguments: raise_on_error: whether the first error is raised, when all nodes have been
-        served, or returned in its place. A node that cannot be reached gives its error for each of
-        its commands. One round trip a node, one after the other.
+        Arguments:
+            raise_on_error: whether the first error is raised, when all nodes have been served, or
+                returned in its place.
+
+        A node that cannot be reached gives its error for each of its commands. One round trip a
+        node, one after the other.
         """
         self._structure.ready(self._names(), leases=True)
         size, by_node = self._taken()

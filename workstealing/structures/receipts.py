@@ -31,7 +31,11 @@ class Receipt:
 
 
 class Receipts:
-    """The receipts of one object, for all of its threads. Arguments: key_of: a nonce."""
+    """The receipts of one object, for all of its threads.
+
+    Arguments:
+        key_of: a nonce.
+    """
 
     def __init__(self, key_of: Callable[[bytes], bytes]) -> None:
         self._key_of = key_of
@@ -58,7 +62,11 @@ class Receipts:
 class AskedReads(AskedPieces[Receipt]):
     """The reads of one call, each of which may be granted a piece of its messages.
 
-    Arguments: known: the receipts of the object; consumer: its name. Attribute: consumer.
+    Arguments:
+        known: the receipts of the object.
+        consumer: its name.
+
+    Attribute: consumer.
     """
 
     __slots__ = ("_known", "consumer")

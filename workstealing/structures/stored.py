@@ -29,8 +29,13 @@ def stored_number(
 ) -> int:
     """Return a whole number that was read from a key of ours.
 
-    Arguments: key; field: what it is, as a message names it; value: as a client of redis-py gives
-    it, bytes, text or a number; least and most: its bounds. Raises: LayoutError for anything else.
+    Arguments:
+        field: what it is, as a message names it.
+        value: as a client of redis-py gives it, bytes, text or a number.
+        least: its bounds.
+        most: its bounds.
+
+    Raises: LayoutError for anything else.
     """
     text = value if isinstance(value, str) else _text_of(value)
     if _WHOLE.fullmatch(text):
@@ -43,7 +48,7 @@ def stored_number(
 def unbelieved(key: bytes, field: str, value: Any, expected: str) -> LayoutError:
     """Return the error about a value that cannot be believed.
 
-    Arguments: as of `stored_number`; expected: what was expected in its place.
+    Arguments as of `stored_number`; expected: what was expected in its place.
     """
     shown = "nothing" if value is None else repr(_text_of(value)[:_SHOWN])
     return LayoutError(
@@ -55,7 +60,9 @@ def unbelieved(key: bytes, field: str, value: Any, expected: str) -> LayoutError
 def wrong_type(base: bytes, error: ResponseError) -> Exception:
     """Return the LayoutError for a key of another type, or else the error itself.
 
-    Arguments: base: the beginning of the keys that were asked; error: the server's.
+    Arguments:
+        base: the beginning of the keys that were asked.
+        error: the server's.
     """
     # A pipeline says first which of its commands it was.
     if "WRONGTYPE " not in str(error):

@@ -153,9 +153,11 @@ class Structure:
     def inspect(self, steps: Steps[T], seconds: Duration = INSPECT_SECONDS) -> T:
         """Run a question's steps on one-attempt connections; return what they return.
 
-        Arguments: steps; seconds: the most time for all of them, in seconds or a timedelta. Raises:
-        ConfigurationError for another length; LayoutError; OutOfTime; connection faults; the steps'
-        own errors. Replies come as bytes.
+        Arguments:
+            seconds: the most time for all of them, in seconds or a timedelta.
+
+        Raises: ConfigurationError for another length; LayoutError; OutOfTime; connection faults;
+        the steps' own errors. Replies come as bytes.
         """
         return inspect_steps(self.twin, steps, seconds_of(seconds, "seconds"))
 

@@ -14,7 +14,10 @@ GroupNamesT = TypeVar("GroupNamesT")
 def beside(name: bytes, kind: bytes) -> bytes:
     """Return the prefix of the keys beside a name, in its slot unless it has a lone brace.
 
-    Arguments: name; kind: of structure, such as ``b"log"``. The prefix is part of the layout.
+    Arguments:
+        kind: of structure, such as ``b"log"``.
+
+    The prefix is part of the layout.
     """
     return name + b"/" + kind + b"/{" + name + b"}/"
 
@@ -22,8 +25,9 @@ def beside(name: bytes, kind: bytes) -> bytes:
 class NamesBeside(Generic[GroupNamesT]):
     """The keys beside one name, all in one slot, and those of its groups.
 
-    Arguments: name; kind: see `beside`; group_names: makes a group's keys from the prefix and the
-    group's name.
+    Arguments:
+        kind: see `beside`.
+        group_names: makes a group's keys from the prefix and the group's name.
     """
 
     def __init__(
@@ -53,8 +57,12 @@ class NamesBeside(Generic[GroupNamesT]):
 def checked_text(value: object, what: str) -> str | bytes:
     """Return a name, checked: messages show names as text, and are settled by them.
 
-    Arguments: value: the name; what: its description in the error. Raises: ConfigurationError for
-    an empty name, and for a name that is neither text nor bytes in UTF-8.
+    Arguments:
+        value: the name.
+        what: its description in the error.
+
+    Raises: ConfigurationError for an empty name, and for a name that is neither text nor bytes in
+    UTF-8.
     """
     try:
         if isinstance(value, str) and value.encode():

@@ -224,7 +224,12 @@ class Family:
         return made
 
     def note_size(self, key: bytes, size: float, weight: float, variance: float = 0.0) -> None:
-        """Note the bytes of one of its keys. Arguments: weight, variance: see `Total.note`."""
+        """Note the bytes of one of its keys.
+
+        Arguments:
+            weight: see `Total.note`.
+            variance: see `Total.note`.
+        """
         self.bytes.note(size, weight, variance)
         self.choice.look(self.bytes, self.keys)
         if size > self.largest[0]:
@@ -297,7 +302,9 @@ class _Node:
 class Families:
     """The families of the names seen so far, in a bounded memory.
 
-    Arguments: share: of the keys of a large family that are measured, see `Choice`; most: families.
+    Arguments:
+        share: of the keys of a large family that are measured, see `Choice`.
+        most: families.
     """
 
     def __init__(self, share: float | None = None, most: int = MOST_FAMILIES) -> None:

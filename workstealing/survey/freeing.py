@@ -34,7 +34,8 @@ class Freed(NamedTuple):
 class Freeing:
     """Tells how many bytes removals free: each key is measured once.
 
-    Arguments: reader; measurer; node; lengths: by key, the mean length of its elements.
+    Arguments:
+        lengths: by key, the mean length of its elements.
     """
 
     def __init__(

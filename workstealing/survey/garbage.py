@@ -93,9 +93,13 @@ class _RuleQuestion(NamedTuple):
 class Judges:
     """Asks the rules for the keys of a survey.
 
-    Arguments: reader; measurer; whole: whether all items are judged, however many; random: returns
-    a float in [0, 1); rules: those that are asked beside the package's own. Attributes: asked: by
-    name; types: of the keys that some rules are asked for, whatever their names.
+    Arguments:
+        whole: whether all items are judged, however many.
+        random: returns a float in [0, 1).
+        rules: those that are asked beside the package's own.
+
+    Attributes: asked: by name; types: of the keys that some rules are asked for, whatever their
+    names.
     """
 
     def __init__(
@@ -157,7 +161,11 @@ class Judges:
         )
 
     def judge(self, node: Node, keys: Sequence[tuple[bytes, str, str]], finding: FindingOf) -> None:
-        """Judge the keys of a page. Arguments: keys: each with its type and its owner; finding."""
+        """Judge the keys of a page.
+
+        Arguments:
+            keys: each with its type and its owner.
+        """
         for name, one in self.asked.items():
             where = one.rule.where
             mine = [

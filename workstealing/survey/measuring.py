@@ -58,7 +58,8 @@ class Size(NamedTuple):
 class Measurer:
     """Measures keys with elements.
 
-    Arguments: reader; random: returns a float in [0, 1).
+    Arguments:
+        random: returns a float in [0, 1).
     """
 
     def __init__(self, reader: Reader, random: Callable[[], float]) -> None:
@@ -67,8 +68,10 @@ class Measurer:
     def nested(self, node: Node, keys: Sequence[tuple[bytes, str, int]]) -> list[Size]:
         """Return the sizes of keys whose type is one of NESTED.
 
-        Arguments: keys: each with its type, and the bytes that `measuring` has told. Raises:
-        connection faults. One round trip, and one for each large key.
+        Arguments:
+            keys: each with its type, and the bytes that `measuring` has told.
+
+        Raises: connection faults. One round trip, and one for each large key.
         """
         replies = self._reader.read(
             node,

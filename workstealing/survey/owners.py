@@ -236,7 +236,8 @@ class Owners:
 def layout_of(key: bytes, of_type: str = "") -> KeyLayout | None:
     """Return the first layout to which a key's name belongs; None: nobody's that is known.
 
-    Arguments: key; of_type: of the key, empty: any.
+    Arguments:
+        of_type: of the key, empty: any.
     """
     for each in LAYOUTS:
         fits = not of_type or not each.types or of_type in each.types
@@ -251,8 +252,12 @@ def certainty_of(
     """Return how sure it is that a family is an owner's; empty if it is not the owner's.
 
     A name alone proves little: keys of another type are somebody else's, and so are those that do
-    not hold what the owner writes. Arguments: owner; key: one of the family; types: of its keys;
-    proofs: how many keys had what proves the owner, of how many that were looked into.
+    not hold what the owner writes.
+
+    Arguments:
+        key: one of the family.
+        types: of its keys.
+        proofs: how many keys had what proves the owner, of how many that were looked into.
     """
     layouts = [
         each

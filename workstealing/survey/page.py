@@ -80,7 +80,9 @@ class Box(NamedTuple):
 def squarified(values: Sequence[float], box: Box) -> list[Box]:
     """Return a rectangle for each value, as near to squares as rows of them can be.
 
-    Arguments: values: above 0, the greatest first; box: which they fill.
+    Arguments:
+        values: above 0, the greatest first.
+        box: it they fill.
     """
     total = math.fsum(values)
     if total <= 0 or box.width <= 0 or box.height <= 0:
@@ -248,7 +250,11 @@ _POLICY = (
 
 
 def page(report: Mapping[str, Any]) -> str:
-    """Return the whole file. Arguments: report: as `report_of` makes it."""
+    """Return the whole file.
+
+    Arguments:
+        report: as `report_of` makes it.
+    """
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report["at"]))
     return "\n".join(
         [

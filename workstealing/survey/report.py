@@ -52,7 +52,10 @@ _LEAST_TAGS = 16
 def report_of(survey: Survey, traffic: float) -> dict[str, Any]:
     """Return the result of a survey as plain data.
 
-    Arguments: survey: one that has run; traffic: callers who enlist, a second, for the rates.
+    Arguments:
+        survey: one that has run.
+        traffic: callers who enlist, a second, for the rates.
+
     Returns: a dict for JSON. Each estimate is a list of the value and the two ends of its interval
     of 95 %. No round trip.
     """
@@ -323,10 +326,16 @@ def plan(
 ) -> tuple[float, float]:
     """Return the rate for a job, and the seconds until its backlog is gone.
 
-    Arguments: items: of garbage; keys: of the server, past which its walks lead; rules: of the job,
-    among which a slice chooses; traffic: callers who enlist, a second; gap: between two sightings,
-    in seconds; limit: the items of a slice. The backlog is taken for the garbage of 30 days, and
-    goes within a day where the traffic allows it. A rate above 1 means that it does not.
+    Arguments:
+        items: of garbage.
+        keys: of the server, past which its walks lead.
+        rules: of the job, among which a slice chooses.
+        traffic: callers who enlist, a second.
+        gap: between two sightings, in seconds.
+        limit: the items of a slice.
+
+    The backlog is taken for the garbage of 30 days, and goes within a day where the traffic allows
+    it. A rate above 1 means that it does not.
     """
     inflow = items / _CAME_IN
     laps = rules * (1 + math.ceil(keys / _KEYS_A_SLICE))
@@ -472,7 +481,11 @@ def amounts_of(findings: Sequence[Mapping[str, Any]]) -> list[tuple[Estimate, st
 
 
 def rows(report: Mapping[str, Any], most: int) -> list[tuple[str, ...]]:
-    """Return the table's rows, the largest family first. Arguments: most: how many."""
+    """Return the table's rows, the largest family first.
+
+    Arguments:
+        most: how many.
+    """
     found: list[tuple[str, ...]] = []
     for each in report["families"][:most]:
         sure = [one for one in each["findings"] if one["kind"] == each["garbage"]]
@@ -562,7 +575,7 @@ def way_text(way: Mapping[str, Any]) -> str:
 def load_report(path: Path) -> dict[str, Any]:
     """Return the result that --json has printed into a file.
 
-    Arguments: path. Raises: ConfigurationError if there is none.
+    Raises: ConfigurationError if there is none.
     """
     try:
         with path.open(encoding="utf-8") as file:

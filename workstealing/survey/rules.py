@@ -39,8 +39,12 @@ def own_classes() -> list[type[Rule]]:
 def rules_in(found: Any, place: str) -> tuple[Rule, ...]:
     """Return the rules of an object.
 
-    Arguments: found: a rule, some of them, or a function of no arguments that returns one of these,
-    such as a class of rules; place: where it is, for the error. Raises: ConfigurationError.
+    Arguments:
+        found: a rule, some of them, or a function of no arguments that returns one of these, such
+            as a class of rules.
+        place: where it is, for the error.
+
+    Raises: ConfigurationError.
     """
     if callable(found) and not isinstance(found, Rule):
         try:
@@ -61,7 +65,10 @@ def rules_in(found: Any, place: str) -> tuple[Rule, ...]:
 def installed_rules(note: Callable[[str], None]) -> Iterator[Rule]:
     """Yield the rules that installed packages give; say which ones cannot be had.
 
-    Arguments: note: is told a sentence for people. No command.
+    Arguments:
+        note: is told a sentence for people.
+
+    No command.
     """
     for point in sorted(entry_points(group=GROUP), key=lambda each: (each.name, each.value)):
         try:
@@ -78,7 +85,10 @@ def installed_rules(note: Callable[[str], None]) -> Iterator[Rule]:
 def further_rules(given: Sequence[Rule], note: Callable[[str], None]) -> tuple[Rule, ...]:
     """Return the rules that are asked beside the package's own, with names of their own.
 
-    Arguments: given: by the caller of the survey; note: is told which installed ones are left out.
+    Arguments:
+        given: by the caller of the survey.
+        note: is told which installed ones are left out.
+
     Raises: ConfigurationError for a given one that is no rule, or whose name another one has.
     """
     names = {rule.name for each in own_classes() for rule in each.surveyed({})}

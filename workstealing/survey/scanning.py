@@ -56,8 +56,12 @@ _AROUND = 30e-6
 class Reader:
     """Sends reading commands within a share of each server's time.
 
-    Arguments: twin; load: the share of a server's time, 0 < load <= 1; sleep and monotonic: of the
-    clock. Attributes: seconds: the servers' own time so far; commands; notes: what was refused, one
+    Arguments:
+        load: the share of a server's time, 0 < load <= 1.
+        sleep: of the clock.
+        monotonic: of the clock.
+
+    Attributes: seconds: the servers' own time so far; commands; notes: what was refused, one
     sentence each.
     """
 

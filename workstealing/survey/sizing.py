@@ -77,8 +77,11 @@ class Total:
     ) -> None:
         """Note a measured key, or several parts of a key that were measured together.
 
-        Arguments: value: of each; weight: 1 / its probability to be measured; variance: of the
-        value itself, if it was estimated, 0.0: it is exact; times: how many parts there are.
+        Arguments:
+            value: of each.
+            weight: 1 / its probability to be measured.
+            variance: of the value itself, if it was estimated, 0.0: it is exact.
+            times: how many parts there are.
         """
         self.measured += 1
         spread = weight * (weight - 1.0) * times * times
@@ -187,8 +190,9 @@ class Finding:
     def note(self, weight: float, number: float, low: float, high: float) -> None:
         """Note an item that is garbage.
 
-        Arguments: weight: 1 / its probability to be judged; number: of its parts, and low and high:
-        the bounds within which that lies.
+        Arguments:
+            weight: 1 / its probability to be judged.
+            number: of its parts, and low and high: the bounds within which that lies.
         """
         self.items += weight * number
         self._variance += weight * (weight - 1.0) * number * number
@@ -240,7 +244,8 @@ class Finding:
 class Choice:
     """Which keys of a family are measured.
 
-    Arguments: share: of the keys after the first ones, None: as many as the interval takes.
+    Arguments:
+        share: of the keys after the first ones, None: as many as the interval takes.
     """
 
     __slots__ = ("_asked", "_room", "_share")
@@ -251,7 +256,9 @@ class Choice:
     def weight(self, number: int, random: Callable[[], float]) -> float:
         """Return the weight of a family's next key; 0.0: it is not measured.
 
-        Arguments: number: of the key in its family, from 1 on; random: returns a float in [0, 1).
+        Arguments:
+            number: of the key in its family, from 1 on.
+            random: returns a float in [0, 1).
         """
         if number <= ALWAYS:
             return 1.0

@@ -51,12 +51,15 @@ class Progress:
 class Survey:
     """A survey of all keys of a client's database, or of its cluster.
 
-    Arguments: client: a blocking client of redis-py or valkey-py; load: the share of each server's
-    time that it may take, 0 < load <= 1; share: of the keys that are measured after the first 1,000
-    of a family, 0 < share <= 1, None: as many as an interval of +-5 % takes; rules: of the caller,
-    which are asked beside the package's own and those of installed packages (entry points of the
-    group ``workstealing.rules``); path: of the file that keeps the survey's state, None: nowhere;
-    progress: is called now and then; random, clock.
+    Arguments:
+        client: a blocking client of redis-py or valkey-py.
+        load: the share of each server's time that it may take, 0 < load <= 1.
+        share: of the keys that are measured after the first 1,000 of a family, 0 < share <= 1,
+            None: as many as an interval of +-5 % takes.
+        rules: of the caller, which are asked beside the package's own and those of installed
+            packages (entry points of the group ``workstealing.rules``).
+        path: of the file that keeps the survey's state, None: nowhere.
+        progress: is called now and then.
 
     It sends reading commands alone. Raises: ConfigurationError.
     """
@@ -257,7 +260,10 @@ class Survey:
         """Note the ages of strings that would be the oldest of their families.
 
         The small integers are objects of the server that many keys share, so their idle time is no
-        key's own. Arguments: idle: by shape, the idle seconds of each key.
+        key's own.
+
+        Arguments:
+            idle: by shape, the idle seconds of each key.
         """
         # The first of each family is enough, unless it is shared.
         for is_first in (True, False):

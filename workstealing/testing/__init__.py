@@ -123,7 +123,8 @@ def never(
 def always_recruiting(recruiter: Recruiter) -> Iterator[Recruiter]:
     """Let a recruiter recruit every caller while the context lasts.
 
-    Arguments: recruiter, such as the one that an application has been built with.
+    Arguments:
+        recruiter: such as the one that an application has been built with.
     """
     before = recruiter.use_random(_Always())
     try:
@@ -136,7 +137,8 @@ def always_recruiting(recruiter: Recruiter) -> Iterator[Recruiter]:
 def never_recruiting(recruiter: Recruiter) -> Iterator[Recruiter]:
     """Let a recruiter dismiss every caller while the context lasts.
 
-    Arguments: recruiter, such as the one that an application has been built with.
+    Arguments:
+        recruiter: such as the one that an application has been built with.
     """
     before = recruiter.use_random(_never)
     try:
@@ -149,7 +151,9 @@ class ManualClock:
     """A Clock that a test sets by hand, so no test needs to sleep.
 
     A job that loops until its slice has expired ends only if something advances this clock.
-    Arguments: start, the seconds that it shows at first.
+
+    Arguments:
+        start: the seconds that it shows at first.
     """
 
     def __init__(self, start: float = 1_000.0) -> None:
@@ -162,8 +166,10 @@ class ManualClock:
     def advance(self, seconds: Duration) -> float:
         """Move the clock forward and return its new seconds.
 
-        Arguments: seconds: by how long, in seconds or a timedelta. Raises: ConfigurationError for
-        negative seconds: a monotonic clock never goes back.
+        Arguments:
+            seconds: by how long, in seconds or a timedelta.
+
+        Raises: ConfigurationError for negative seconds: a monotonic clock never goes back.
         """
         self._now += seconds_of(seconds, "seconds")
         return self._now

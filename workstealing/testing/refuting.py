@@ -79,7 +79,11 @@ class ShiftedTime:
         self.seconds = 0.0
 
     def advance(self, by: Duration) -> None:
-        """Move the clock forward. Arguments: by: seconds or a timedelta."""
+        """Move the clock forward.
+
+        Arguments:
+            by: seconds or a timedelta.
+        """
         self.seconds += seconds_of(by, "by", 0.0)
 
 
@@ -153,18 +157,24 @@ def refute(
     that the sides share outside of the database is not looked at. A blocking command answers as if
     its time-out had passed when there is nothing to take.
 
-    Arguments: collector: a function of a client of redis-py; it may return a Job, whose slices are
-    performed then. writers: one or several such functions, which do what the owner does. All must
-    send the same commands after the same replies. lost: a function of a client that reads; returns
-    a sentence on the live item that was lost, or None. It is asked after each step, and its answer
-    counts only if the writers' steps alone do not lose the item too. setup: writes the start state,
-    and forgets what writers have recorded. client: of one server (redis-py's) and an
-    empty database, which is wiped again and
-    again, and whose server forgets its scripts; fakeredis without one (it knows neither a job, nor
-    which commands break no WATCH). slices: how often the collector runs; between: is called before
-    each run but the first, as a step of its own, with the clock that the collector sees. deaths:
-    whether a side may die; without it, only histories count in which all have ended. most_steps:
-    the longest history. most_histories: the most that are tried.
+    Arguments:
+        collector: a function of a client of redis-py; it may return a Job, whose slices are
+            performed then.
+        writers: one or several such functions, which do what the owner does. All must send the same
+            commands after the same replies.
+        lost: a function of a client that reads; returns a sentence on the live item that was lost,
+            or None. It is asked after each step, and its answer counts only if the writers' steps
+            alone do not lose the item too.
+        setup: writes the start state, and forgets what writers have recorded.
+        client: of one server (redis-py's) and an empty database, which is wiped again and again,
+            and whose server forgets its scripts; fakeredis without one (it knows neither a job, nor
+            which commands break no WATCH).
+        slices: how often the collector runs.
+        between: is called before each run but the first, as a step of its own, with the clock that
+            the collector sees.
+        deaths: whether a side may die; without it, only histories count in which all have ended.
+        most_steps: the longest history.
+        most_histories: the most that are tried.
 
     Returns: None: no history loses an item; a `Counterexample` with the fewest commands of writers,
     in the one of its equal orders with the fewest switches; an `Inconclusive` if a bound was

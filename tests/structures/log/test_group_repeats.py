@@ -24,7 +24,10 @@ kinds = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 
 
 class Twice:
-    """A client whose reads of groups come twice. Arguments: client; between: runs in between.
+    """A client whose reads of groups come twice.
+
+    Arguments:
+        between: runs in between.
 
     Attributes: sent: the words of each read.
     """

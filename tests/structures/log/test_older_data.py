@@ -29,7 +29,8 @@ def saved(client: Any) -> Callable[[], None]:
 def seen_and_lost(server: RedisServer, group: str | None = None) -> tuple[Log, list[bytes]]:
     """Return a log, blocks of which it has kept whose entries are others by now, and all entries.
 
-    Arguments: group: of the log's, at the entry that the older data ends with.
+    Arguments:
+        group: of the log's, at the entry that the older data ends with.
     """
     log = made(server.client(), 17)
     if group is not None:

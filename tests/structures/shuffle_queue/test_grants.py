@@ -95,8 +95,10 @@ def all_back(queue: ShuffleQueue) -> bool:
 class Repeating:
     """A client that does something about each script that may grant messages.
 
-    Arguments: client; scripts: the digests of these; then: is given the words of each such command,
-    and the reply, and returns the reply that the caller gets.
+    Arguments:
+        client: ; scripts: the digests of these.
+        then: is given the words of each such command, and the reply, and returns the reply that the
+            caller gets.
     """
 
     def __init__(self, client: Any, then: Callable[[tuple[Any, ...], Any], Any]) -> None:

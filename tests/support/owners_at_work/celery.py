@@ -88,7 +88,12 @@ class Celery(Owner):
 
 
 class Client:
-    """A client. Arguments: app; add: a task; home: the URL; work."""
+    """A client.
+
+    Arguments:
+        add: a task.
+        home: the URL.
+    """
 
     def __init__(self, app: Any, add: Any, home: str, work: Work) -> None:
         self._app, self._add, self._work = app, add, work

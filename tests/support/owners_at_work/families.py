@@ -76,7 +76,7 @@ class Families(Owner):
 
 
 class Process:
-    """A process of the shop. Arguments: client; work."""
+    """A process of the shop."""
 
     def __init__(self, client: Any, work: Work) -> None:
         self._client, self._work = client, work

@@ -14,7 +14,11 @@ DAY = 86_400.0
 
 
 class Owner:
-    """A program that leaves garbage. Arguments: home: its URL; planted: go by an unsafe rule.
+    """A program that leaves garbage.
+
+    Arguments:
+        home: its URL.
+        planted: go by an unsafe rule.
 
     Its modules are imported before the first fork, and its processes connect after it.
     """
@@ -48,7 +52,11 @@ class Owner:
         """Prepare what its processes need, once and before them."""
 
     def passes(self, client: Any, alive: set[int]) -> None:
-        """Let end what time alone would end of processes that are dead. Arguments: alive: lives."""
+        """Let end what time alone would end of processes that are dead.
+
+        Arguments:
+            alive: lives.
+        """
 
     def missing(self, client: Any, items: Mapping[str, str]) -> list[str]:
         """Return the live items that the owner's own reader does not find. Arguments: notes too."""

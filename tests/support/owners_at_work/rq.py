@@ -95,7 +95,7 @@ class Rq(Owner):
 
 
 class Process:
-    """One process of RQ's. Arguments: client; work."""
+    """One process of RQ's."""
 
     def __init__(self, client: Any, work: Work) -> None:
         self._client, self._work = client, work

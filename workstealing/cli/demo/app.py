@@ -71,7 +71,8 @@ class DemoSettings:
 class Books(Hooks):
     """The books of one process: each field that it writes, and its recruiter's figures.
 
-    Arguments: folder; recruiter: its figures are renewed at most four times a second.
+    Arguments:
+        recruiter: its figures are renewed at most four times a second.
     """
 
     def __init__(self, folder: Path, recruiter: Recruiter) -> None:
@@ -203,7 +204,8 @@ def stored_part(item: str, part: str) -> str:
 def create_app(folder: Path | None = None) -> flask.Flask:
     """Return the app.
 
-    Arguments: folder with the plan; by default the one that WORKSTEALING_DEMO_FOLDER names.
+    Arguments:
+        folder: with the plan; by default the one that WORKSTEALING_DEMO_FOLDER names.
     """
     site = Site(Path(os.environ[FOLDER_VARIABLE]) if folder is None else folder)
     app = flask.Flask(__name__, static_folder=None)

@@ -274,8 +274,8 @@ class _Demo:
 def shown(*, is_live: bool) -> Iterator[Callable[[float, Figures], None]]:
     """Yield a function that shows the figures after so many seconds.
 
-    Arguments: is_live: one table drawn anew in place by rich, instead of a line now and then on
-    stderr.
+    Arguments:
+        is_live: one table drawn anew in place by rich, instead of a line now and then on stderr.
     """
     if is_live:
         from rich.live import Live
@@ -336,8 +336,11 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 def summary(facts: Sequence[str], seconds: float, of: Figures, reason: str) -> str:
     """Return the summary for people: the run, its figures, the comparison, and the laws.
 
-    Arguments: facts: lines to begin with; seconds of the run; of: its figures; reason: why less was
-    collected than planned, if less was.
+    Arguments:
+        facts: lines to begin with.
+        seconds: of the run.
+        of: its figures.
+        reason: why less was collected than planned, if less was.
     """
     outcomes = ", ".join(f"{of[name]} {spoken(name)}" for name in OUTCOMES)
     age = f" (the oldest expired {of['oldest_garbage_s']:.1f} s ago)" if of["garbage_end"] else ""

@@ -30,9 +30,11 @@ _EMPTY_LOOKS = 20
 class Storage:
     """A namespace of the demo's own on a Redis; as a context manager it removes all its keys.
 
-    Arguments: url, as of `workstealing.connect`. Raises: WorkStealingError if there is no Redis
-    there that can be used; then nothing has been written. `keys` are the hashes that may have been
-    written: each writer adds its own.
+    Arguments:
+        url: as of `workstealing.connect`.
+
+    Raises: WorkStealingError if there is no Redis there that can be used; then nothing has been
+    written. `keys` are the hashes that may have been written: each writer adds its own.
     """
 
     def __init__(self, url: str) -> None:
@@ -61,7 +63,7 @@ class Storage:
     def count(self, fields: Iterable[tuple[str, str]], *, readable: bool) -> int:
         """Return how many of these fields a reader is given, or else still occupy memory.
 
-        Arguments: (key, field) pairs; readable: which. One round trip for each 500 hashes.
+        One round trip for each 500 hashes.
         """
         # The volatile hashes would not show an expired field.
         reader = self.hashes if readable else self._client
@@ -79,8 +81,10 @@ class Storage:
     def drain(self, seconds: float) -> tuple[int, bool]:
         """Collect the rest, slice by slice.
 
-        Arguments: seconds: for how long at most. Returns: how many fields were removed, and whether
-        nothing was left in the end.
+        Arguments:
+            seconds: for how long at most.
+
+        Returns: how many fields were removed, and whether nothing was left in the end.
         """
         removed, found_nothing = 0, 0
         end = time.monotonic() + seconds

@@ -47,8 +47,11 @@ def zipf_requests(
 ) -> list[Request]:
     """Return requests for Zipf-distributed items with a long tail that is visited once.
 
-    Arguments: count; seed; popular: how many items are visited again and again, the one at rank r
-    with weight r ** -exponent; once: the share of requests for an item that nobody else asks for.
+    Arguments:
+        popular: how many items are visited again and again, the one at rank r with weight r **
+            -exponent.
+        once: the share of requests for an item that nobody else asks for.
+
     A quarter of them show an ETag. The same arguments give the same requests.
     """
     chance = random.Random(seed)
@@ -64,10 +67,12 @@ def zipf_requests(
 def read_access_log(path: Path) -> list[Request]:
     """Return the requests of an access log, in its order.
 
-    Arguments: path of a file in common or combined format, gzipped or not. Returns: at most
-    MOST_REQUESTS; a line with status 304 becomes a conditional request, and lines without a path
-    (`OPTIONS *`, garbled ones) are left out. Raises: ConfigurationError if the file cannot be read,
-    is empty, or fewer than half of its lines are an access log's.
+    Arguments:
+        path: of a file in common or combined format, gzipped or not.
+
+    Returns: at most MOST_REQUESTS; a line with status 304 becomes a conditional request, and lines
+    without a path (`OPTIONS *`, garbled ones) are left out. Raises: ConfigurationError if the file
+    cannot be read, is empty, or fewer than half of its lines are an access log's.
     """
     requests: list[Request] = []
     lines = matching = 0
@@ -125,8 +130,11 @@ def forecast(
 ) -> tuple[float, float]:
     """Walk through the traffic once, as the app will, and count.
 
-    Arguments: requests; pace: how many are sent a second; lives: the parts' times to live in
-    milliseconds. Returns: how many enlist, and how many fields expire, a second. O(requests).
+    Arguments:
+        pace: how many are sent a second.
+        lives: the parts' times to live in milliseconds.
+
+    Returns: how many enlist, and how many fields expire, a second. O(requests).
     """
     deadlines: dict[str, dict[str, float]] = {}
     enlisted = expiring = 0
@@ -148,8 +156,8 @@ def forecast(
 def rate_for(enlisted: float, garbage: float) -> tuple[float, str]:
     """Return the rate at which slices keep up with the garbage, SAFETY times over.
 
-    Arguments: both a second, as `forecast` returns them. Returns: the rate, at most HIGHEST_RATE,
-    and the formula with its numbers.
+    Both arguments are a second's, as `forecast` returns them. Returns: the rate, at most
+    HIGHEST_RATE, and the formula with its numbers.
     """
     rate = HIGHEST_RATE if garbage else 0.001
     if enlisted and garbage:

@@ -27,7 +27,11 @@ REQUEST_SECONDS, STOP_SECONDS = 10.0, 10.0
 class WebServer:
     """Gunicorn serving the demo's app from `address`, which accepts connections from the start.
 
-    Arguments: folder with the plan; workers: how many processes. `stop` ends it.
+    Arguments:
+        folder: with the plan.
+        workers: how many processes.
+
+    `stop` ends it.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:
@@ -90,7 +94,7 @@ class WebServer:
 
 
 class Client(http.client.HTTPConnection):
-    """One connection to a server, opened by its first request. Arguments: host; port."""
+    """One connection to a server, opened by its first request."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port, timeout=REQUEST_SECONDS)
@@ -110,10 +114,15 @@ class Client(http.client.HTTPConnection):
 class Load:
     """Sends requests from threads at a constant pace, and counts.
 
-    Arguments: address of the server; requests, in their order; pace: how many are sent a second as
-    long as clients are free; clients: how many threads. Attributes: latencies: seconds of each
-    answer with status 200 or 304, in their order; errors: all other requests; faults: of those, the
-    ones that the server answered with an error of its own.
+    Arguments:
+        address: of the server.
+        requests: in their order.
+        pace: how many are sent a second as long as clients are free.
+        clients: how many threads.
+
+    Attributes: latencies: seconds of each answer with status 200 or 304, in their order; errors:
+    all other requests; faults: of those, the ones that the server answered with an error of its
+    own.
     """
 
     def __init__(

@@ -91,8 +91,10 @@ class Processes:
     def wait_for(self, what: str, condition: Callable[[], Any]) -> None:
         """Wait until the condition holds.
 
-        Arguments: what: is waited for, for the error; condition. Raises: WorkStealingError after
-        PATIENCE seconds.
+        Arguments:
+            what: is waited for, for the error.
+
+        Raises: WorkStealingError after PATIENCE seconds.
         """
         deadline = time.monotonic() + PATIENCE
         while not condition():

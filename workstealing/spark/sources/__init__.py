@@ -36,8 +36,13 @@ def register(spark: SparkSession) -> None:
     """Make all formats of this package known to a session; once is enough, twice does no harm.
 
     A format that cannot be served here is left out, and a warning in the log says why; the others
-    are served. Arguments: spark: a session, of Spark Connect too. Raises: MissingExtraError without
-    pyspark; ConfigurationError for PySpark 3.5, which has no data sources.
+    are served.
+
+    Arguments:
+        spark: a session, of Spark Connect too.
+
+    Raises: MissingExtraError without pyspark; ConfigurationError for PySpark 3.5, which has no data
+    sources.
     """
     _require_data_sources()
     served = []

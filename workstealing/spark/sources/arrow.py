@@ -29,8 +29,13 @@ def checked_columns(
 ) -> None:
     """Check that a DataFrame has the columns that a sink takes.
 
-    Arguments: what: the sink, for errors; schema: of the DataFrame; required and optional: column
-    -> (whether its type is right, what it should be). Raises: ConfigurationError if it has not.
+    Arguments:
+        what: the sink, for errors.
+        schema: of the DataFrame.
+        required: column -> (whether its type is right, what it should be).
+        optional: column -> (whether its type is right, what it should be).
+
+    Raises: ConfigurationError if it has not.
     """
     known = {**required, **optional}
     names = schema.fieldNames()
@@ -75,7 +80,7 @@ def text_type(kind: str) -> DataType:
 def as_bytes(column: Any) -> list[bytes | None]:
     """Return a column of text, bytes or numbers as Redis would hold it.
 
-    Arguments: an Arrow array. Whole numbers and decimals are written as they are, others as the
+    Whole numbers and decimals are written as they are, others as the
     shortest text that reads back as the same number; true and false as these words; a date and a
     timestamp as ISO 8601 has them, the latter with a Z for UTC unless it has no time zone.
     """
@@ -112,8 +117,12 @@ def column_of(
 ) -> Any:
     """Return bytes as an Arrow column.
 
-    Arguments: values; kind: "string" or "binary"; what: they are, or what names one by its position
-    where it must not be shown; remedy: for what is no UTF-8. Raises: ConfigurationError.
+    Arguments:
+        kind: "string" or "binary".
+        what: they are, or what names one by its position where it must not be shown.
+        remedy: for what is no UTF-8.
+
+    Raises: ConfigurationError.
     """
     column = pa.array(values, pa.binary())
     if kind == "binary":

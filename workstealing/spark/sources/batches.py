@@ -35,8 +35,11 @@ class Minimum:
 def minimum_of(reader: OptionReader, name: str, most: int) -> Minimum | None:
     """Read the options of a minimum, None where there is none.
 
-    Arguments: reader; name: of the option that says how many; most: the largest batch. Raises:
-    ConfigurationError.
+    Arguments:
+        name: of the option that says how many.
+        most: the largest batch.
+
+    Raises: ConfigurationError.
     """
     least = reader.number(name, 0)
     text = reader.text(DELAY)
@@ -68,7 +71,9 @@ def _seconds(reader: OptionReader, text: str) -> float:
 class Admission:
     """Holds small batches of one query back.
 
-    Arguments: minimum: None for none; monotonic: the clock, for tests.
+    Arguments:
+        minimum: None for none.
+        monotonic: the clock, for tests.
     """
 
     def __init__(
@@ -84,7 +89,8 @@ class Admission:
     def holds_back(self, count: int) -> bool:
         """Say whether a batch is too small yet; if it is not, it goes now.
 
-        Arguments: count: how many items there are for it.
+        Arguments:
+            count: how many items there are for it.
         """
         if self._minimum is None or not count:
             return False
@@ -113,7 +119,8 @@ class Rest:
     def wait(self, sleep: Callable[[float], None]) -> None:
         """Wait for the rest's end, if there is one.
 
-        Arguments: sleep: waits so many seconds.
+        Arguments:
+            sleep: waits so many seconds.
         """
         left = self._until - SYSTEM_CLOCK.monotonic()
         if left > 0:
@@ -131,8 +138,11 @@ def wrong_offset(format: str, offset: object) -> ConfigurationError:  # noqa: A0
 def report_losses(format: str, losses: Sequence[str], fails: bool) -> None:  # noqa: A002
     """Refuse to go on after losses, or log them if the user has said that they may be.
 
-    Arguments: format; losses: sentences; fails: whether the option failOnDataLoss holds. Raises:
-    LostEntriesError for losses if it holds.
+    Arguments:
+        losses: sentences.
+        fails: whether the option failOnDataLoss holds.
+
+    Raises: LostEntriesError for losses if it holds.
     """
     if not losses:
         return

@@ -127,8 +127,10 @@ Rows = list[tuple[bytes, float]]
 class SetPartition(InputPartition):
     """An ick shard of a batch read, or the only Ick (0).
 
-    Arguments: ick_shard; waiting: the keys of sorted sets with members that wait; reserved: those
-    of sets with members that are reserved; members: those to look for, None for all.
+    Arguments:
+        waiting: the keys of sorted sets with members that wait.
+        reserved: those of sets with members that are reserved.
+        members: those to look for, None for all.
     """
 
     def __init__(

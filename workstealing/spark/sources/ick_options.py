@@ -89,7 +89,10 @@ class IckOptions(ParsedOptions):
     def refuse_stream_options(self, use: str) -> None:
         """Refuse options that mean nothing but to a streaming read.
 
-        Arguments: use: what is done instead, for the error. Raises: ConfigurationError.
+        Arguments:
+            use: what is done instead, for the error.
+
+        Raises: ConfigurationError.
         """
         for option, value in (
             ("maxMembersPerTrigger", self.max_members_per_trigger),
@@ -114,9 +117,11 @@ class IckOptions(ParsedOptions):
     def sharded(self, create: bool) -> ShardedIck:
         """Return the ShardedIck on this process's client, its layout read.
 
-        Arguments: create: whether it is made if it is not there yet. Raises: ConfigurationError if
-        it is not there, or has another number of ick shards; LayoutError. One round trip, two for a
-        new one.
+        Arguments:
+            create: whether it is made if it is not there yet.
+
+        Raises: ConfigurationError if it is not there, or has another number of ick shards;
+        LayoutError. One round trip, two for a new one.
         """
         client = self.client.connected()
         made = ShardedIck(client, self.name or "", self.ick_shards if create else None)

@@ -70,8 +70,10 @@ MOST_OF_A_SHARD = 50_000
 class IckConsumer:
     """Consumes a whole ShardedIck for one query.
 
-    Arguments: sharded; lease: how long its leases hold, in seconds; admission: holds small batches
-    back; sleep: waits, for tests.
+    Arguments:
+        lease: how long its leases hold, in seconds.
+        admission: holds small batches back.
+        sleep: waits, for tests.
     """
 
     def __init__(
@@ -105,15 +107,17 @@ class IckConsumer:
     def latest(self, start: IckOffset, limit: int | None) -> IckOffset:
         """Finish what was read up to `start`, and reserve the next batch.
 
-        Arguments: start; limit: how many members at most, None for as many as there are; of an ick
-        shard 50,000 at most. Returns: the offset behind the batch, or `start` itself if there is
-        nothing to read, or a resize is to be waited for. Raises: NoLease if another query reads the
-        same ShardedIck, or another run of this one has taken over; those of Redis: nothing is lost
-        by them. Fewer members than the option minMembersPerTrigger are held back, unless all are
-        asked for. Others' leases that end within 10 s are waited for, 11 s at most: they may be
-        those of a run of this query that was killed before its checkpoint knew it. One round trip
-        where there is nothing to do, four at most else, and one more for each 5,000 members to be
-        finished.
+        Arguments:
+            limit: how many members at most, None for as many as there are; of an ick shard 50,000
+                at most.
+
+        Returns: the offset behind the batch, or `start` itself if there is nothing to read, or a
+        resize is to be waited for. Raises: NoLease if another query reads the same ShardedIck, or
+        another run of this one has taken over; those of Redis: nothing is lost by them. Fewer
+        members than the option minMembersPerTrigger are held back, unless all are asked for.
+        Others' leases that end within 10 s are waited for, 11 s at most: they may be those of a run
+        of this query that was killed before its checkpoint knew it. One round trip where there is
+        nothing to do, four at most else, and one more for each 5,000 members to be finished.
         """
         if self._remaining == 0 and start == self._finished:
             return start
@@ -166,8 +170,11 @@ class IckConsumer:
     def begin(self, batch: IckOffset) -> None:
         """Hold the leases for their whole time, now that the checkpoint knows the query's name.
 
-        Arguments: batch: the offset behind the batch that begins. Faults are passed over: the next
-        `latest` does it. Two round trips for a query's first batch, none for others.
+        Arguments:
+            batch: the offset behind the batch that begins.
+
+        Faults are passed over: the next `latest` does it. Two round trips for a query's first
+        batch, none for others.
         """
         if self._leases is None or not self._is_beginning or not batch.seq:
             return

@@ -51,7 +51,9 @@ from workstealing.spark.sources.pushing import NUMBER, TEXT, Column, Pushing
 class LogPartition(InputPartition):
     """The part that one task reads.
 
-    Arguments: number: the task's; spans: parts of logs, in this order.
+    Arguments:
+        number: the task's.
+        spans: parts of logs, in this order.
     """
 
     def __init__(self, number: int, spans: tuple[Span, ...]) -> None:
@@ -197,8 +199,10 @@ def write_all(
 ) -> Appended:
     """Append all rows; a round trip for each 999 rows or 1 MiB of a log.
 
-    Arguments: options; batches; turn: whose rows they are, for exactly once. Raises:
-    ConfigurationError for a value or a log that is null; ReplayDiffersError.
+    Arguments:
+        turn: whose rows they are, for exactly once.
+
+    Raises: ConfigurationError for a value or a log that is null; ReplayDiffersError.
     """
     appender = Appender(options.client.connected(), options.block, turn)
     for batch in batches:

@@ -119,8 +119,9 @@ def begun(
 ) -> tuple[int, Loss | None]:
     """Return where the next batch begins in a log, and what was lost before that.
 
-    Arguments: log; place: where the last batch ended, None for a log that is new to the query;
-    look; starting: the query's option.
+    Arguments:
+        place: where the last batch ended, None for a log that is new to the query.
+        starting: the query's option.
     """
     if place is None:
         at = resolved(starting.of(log), look)
@@ -153,9 +154,14 @@ def planned(
 ) -> tuple[LogOffset, list[Loss]]:
     """Return the offset behind the next batch, and what was lost before it.
 
-    Arguments: start: the offset before it; looks: at all logs of the query; starting: where new
-    logs begin; limit: how many entries at most, shared out evenly, None for all; tasks: how many
-    at most; ends: log -> (epoch, offset) beyond which nothing is read now, None without such ends.
+    Arguments:
+        start: the offset before it.
+        looks: at all logs of the query.
+        starting: where new logs begin.
+        limit: how many entries at most, shared out evenly, None for all.
+        tasks: how many at most.
+        ends: log -> (epoch, offset) beyond which nothing is read now, None without such ends.
+
     Returns: `start` itself, the very same, if nothing has changed. O(logs).
     """
     places, losses, sizes = dict(start.places), [], {}
@@ -191,7 +197,9 @@ def planned(
 def behind(end: LogOffset, looks: Mapping[str, LogLook]) -> int:
     """Return how many entries of the logs at hand a batch leaves to later ones.
 
-    Arguments: end: the offset behind the batch; looks: at the logs of the query.
+    Arguments:
+        end: the offset behind the batch.
+        looks: at the logs of the query.
     """
     return sum(
         max(0, look.next - end.places[log].next) for log, look in looks.items() if log in end.places
@@ -244,8 +252,9 @@ logger = logging.getLogger("workstealing.spark")
 class LogPlanner:
     """Plans the batches of one query.
 
-    Arguments: options; look: says what is there now, of names of logs log -> LogLook; sleep: waits,
-    for tests.
+    Arguments:
+        look: says what is there now, of names of logs log -> LogLook.
+        sleep: waits, for tests.
     """
 
     def __init__(
@@ -272,9 +281,12 @@ class LogPlanner:
     def latest(self, start: LogOffset, limit: int | None) -> LogOffset:
         """Return the offset behind the next batch, or `start` itself if there is nothing to read.
 
-        Arguments: start; limit: how many entries at most, None for all. Raises: LostEntriesError if
-        entries that were to be read are gone and the user has not said that this may be. Fewer than
-        the option minOffsetsPerTrigger are held back, unless all are asked for. Costs one look.
+        Arguments:
+            limit: how many entries at most, None for all.
+
+        Raises: LostEntriesError if entries that were to be read are gone and the user has not said
+        that this may be. Fewer than the option minOffsetsPerTrigger are held back, unless all are
+        asked for. Costs one look.
         """
         if self._ends is None:
             self._rest.wait(self._sleep)
@@ -323,8 +335,11 @@ class LogPlanner:
 def batch_offset(options: LogOptions, looks: Mapping[str, LogLook]) -> LogOffset:
     """Return what a batch read reads, as an offset whose parts `cut` makes tasks of.
 
-    Arguments: options; looks: at all of its logs. Raises: ConfigurationError for a log that is not
-    there; LostEntriesError as of `LogPlanner.latest`.
+    Arguments:
+        looks: at all of its logs.
+
+    Raises: ConfigurationError for a log that is not there; LostEntriesError as of
+    `LogPlanner.latest`.
     """
     starting, ending = options.positions()
     places, losses = {}, []
@@ -356,7 +371,8 @@ def within(offset: LogOffset, least: int | None, most: int | None) -> LogOffset:
 def spans_of(offset: LogOffset, offsets: Sequence[int]) -> list[Span]:
     """Return those parts of a batch that have given offsets: neighbours are one part.
 
-    Arguments: offset; offsets: in ascending order, each once.
+    Arguments:
+        offsets: in ascending order, each once.
     """
     spans: list[Span] = []
     for log, place in sorted(offset.places.items()):
@@ -387,8 +403,8 @@ def _look(log: Any) -> Steps[LogLook]:
 def pages(options: LogOptions, span: Span) -> Iterator[Page]:
     """Yield the entries of a part of a log; a round trip for each 4 MiB or 5,000 entries.
 
-    Arguments: options; span. Raises: LostEntriesError for entries that are not there any more,
-    unless the user has said that this may be: then they are passed over with a line in the log.
+    Raises: LostEntriesError for entries that are not there any more, unless the user has said that
+    this may be: then they are passed over with a line in the log.
     """
     client = options.client.connected()
     log: Any = Log(client, span.log)

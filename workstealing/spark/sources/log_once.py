@@ -40,8 +40,9 @@ class Origin(NamedTuple):
 class Appender:
     """Appends the rows of one task to logs.
 
-    Arguments: client; block: entries a block of a new log, None for the usual number; turn: for
-    exactly once, None for at least once.
+    Arguments:
+        block: entries a block of a new log, None for the usual number.
+        turn: for exactly once, None for at least once.
     """
 
     def __init__(self, client: Any, block: int | None, turn: Origin | None) -> None:

@@ -87,8 +87,10 @@ class LogOptions(ParsedOptions):
     def for_reading(self, is_stream: bool) -> LogOptions:
         """Check that these options go with a read, and return them.
 
-        Arguments: is_stream: whether it is read by readStream. Raises: ConfigurationError for an
-        option that does not.
+        Arguments:
+            is_stream: whether it is read by readStream.
+
+        Raises: ConfigurationError for an option that does not.
         """
         if not self.logs:
             raise self.wrong(
@@ -118,8 +120,11 @@ class LogOptions(ParsedOptions):
     def for_writing(self, is_stream: bool, has_log_column: bool) -> LogOptions:
         """Check that these options go with a write, and return them.
 
-        Arguments: is_stream: whether it is written by writeStream; has_log_column: whether each row
-        says into which log it goes. Raises: ConfigurationError for an option that does not.
+        Arguments:
+            is_stream: whether it is written by writeStream.
+            has_log_column: whether each row says into which log it goes.
+
+        Raises: ConfigurationError for an option that does not.
         """
         given = {
             "values": self.values,

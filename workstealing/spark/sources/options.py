@@ -68,8 +68,10 @@ class ParsedOptions:
     def refuse(self, options: Mapping[str, object], why: str) -> None:
         """Refuse options that do not go with a use.
 
-        Arguments: why: their use, for the error. Raises: ConfigurationError if
-        one of the options is given.
+        Arguments:
+            why: their use, for the error.
+
+        Raises: ConfigurationError if one of the options is given.
         """
         for name, value in options.items():
             if value is not None:
@@ -79,10 +81,13 @@ class ParsedOptions:
 class OptionReader:
     """Takes options out of those that Spark hands over; options that nobody takes are unknown.
 
-    Arguments: format: the source's name, for errors; options: as Spark gives them, whose names
-    differ in case only by chance. Values of options never appear in errors unless they are taken
-    by `number`, `choice` or `boolean`. Raises, in every method that takes an option:
-    ConfigurationError for one that is missing or wrong.
+    Arguments:
+        format: the source's name, for errors.
+        options: as Spark gives them, whose names differ in case only by chance.
+
+    Values of options never appear in errors unless they are taken by `number`, `choice` or
+    `boolean`. Raises, in every method that takes an option: ConfigurationError for one that is
+    missing or wrong.
     """
 
     def __init__(self, format: str, options: Mapping[str, str]) -> None:  # noqa: A002 - Spark's word
@@ -156,9 +161,12 @@ class OptionReader:
     ) -> Positions | None:
         """Return an option's position for all, or by name as JSON; None if it is not given.
 
-        Arguments: name; is_position: says whether something is one; meaning: of the option, for the
-        error; known: the option that has the names, and these; default: of names without one;
-        is_common: says whether something is one for all.
+        Arguments:
+            is_position: says whether something is one.
+            meaning: of the option, for the error.
+            known: the option that has the names, and these.
+            default: of names without one.
+            is_common: says whether something is one for all.
         """
         text = self.text(name)
         if text is None:
@@ -187,8 +195,11 @@ class OptionReader:
     def names(self, name: str, of: str) -> list[str] | None:
         """Return an option as names: commas part them, or it is a list as JSON or Python writes it.
 
-        Arguments: name; of: what they are names of, for errors. Returns: None without the option.
-        Raises: ConfigurationError for anything else, and for a name that is there twice.
+        Arguments:
+            of: what they are names of, for errors.
+
+        Returns: None without the option. Raises: ConfigurationError for anything else, and for a
+        name that is there twice.
         """
         text = self.text(name)
         if text is None:
@@ -282,8 +293,10 @@ class OptionReader:
 def without_path(options: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return options in which load("x") and save("x") mean the option of that name.
 
-    Arguments: options; name: of the option that Spark's ``path`` stands for here. Raises:
-    ConfigurationError if both are given.
+    Arguments:
+        name: of the option that Spark's ``path`` stands for here.
+
+    Raises: ConfigurationError if both are given.
     """
     found = {key.lower(): value for key, value in options.items()}
     if "path" in found:
@@ -298,7 +311,8 @@ def without_path(options: Mapping[str, str], name: str) -> dict[str, Any]:
 def runs(items: Sequence[T], most: int) -> list[tuple[T, ...]]:
     """Return items as at most so many runs of neighbours, as even as can be; none is empty.
 
-    Arguments: items; most: how many runs, 1 or more.
+    Arguments:
+        most: how many runs, 1 or more.
     """
     count = min(most, len(items))
     ends = [len(items) * number // count for number in range(count + 1)] if count else []
@@ -311,17 +325,23 @@ keys of a node and reads those of its share, so more tasks cost the server more 
 
 
 def shares_of_a_node(wanted: int | None, nodes: int) -> int:
-    """Return how many tasks scan each node. Arguments: wanted: in all; None: the default."""
+    """Return how many tasks scan each node.
+
+    Arguments:
+        wanted: in all; None: the default.
+    """
     return -(-(wanted or SCAN_TASKS) // max(1, nodes))
 
 
 def shared_out(sizes: Mapping[int, int], limit: int, turn: int) -> dict[int, int]:
     """Share a batch out among the parts of a source, as evenly as they allow.
 
-    Arguments: sizes: how many items each part has, by its number; limit: of
-    the batch, in items; turn: the number of the
-    batch: if there are more parts than items, the parts take turns. Returns: how many items of each
-    part, more than 0. Other parts fill in for one that has too few.
+    Arguments:
+        sizes: how many items each part has, by its number.
+        limit: of the batch, in items.
+        turn: the number of the batch: if there are more parts than items, the parts take turns.
+
+    Returns: how many items of each part, more than 0. Other parts fill in for one that has too few.
     """
     shards = sorted(shard for shard, size in sizes.items() if size > 0)
     if not shards or limit < 1:

@@ -23,8 +23,11 @@ T = TypeVar("T")
 def of_one_command(items: Iterable[tuple[bytes, ...]]) -> Iterator[tuple[list[bytes], int]]:
     """Divide items into the arguments of commands: up to 500 items, or 4 MB, in each.
 
-    Arguments: items: the arguments that stay together, for instance a field and its value. Yields:
-    the arguments of one command in a row, and how many bytes they are; nothing without any item.
+    Arguments:
+        items: the arguments that stay together, for instance a field and its value.
+
+    Yields: the arguments of one command in a row, and how many bytes they are; nothing without any
+    item.
     """
     some: list[bytes] = []
     count = size = 0
@@ -44,7 +47,8 @@ def of_one_command(items: Iterable[tuple[bytes, ...]]) -> Iterator[tuple[list[by
 def next_page(sizes: Sequence[int]) -> int:
     """Return how many entries the page after this one has: 4 MB of them, 5,000 at most.
 
-    Arguments: sizes: of the entries of this page, in bytes; one or more.
+    Arguments:
+        sizes: of the entries of this page, in bytes; one or more.
     """
     return max(1, min(MOST_OF_A_PAGE, BYTES_A_CALL // (sum(sizes) // len(sizes) + 1)))
 
@@ -52,7 +56,8 @@ def next_page(sizes: Sequence[int]) -> int:
 class Bounded(Generic[T]):
     """Collects items and sends them together, as soon as they are 256 commands or 4 MB.
 
-    Arguments: send: takes the items that go out in one call.
+    Arguments:
+        send: takes the items that go out in one call.
     """
 
     def __init__(self, send: Callable[[list[T]], None]) -> None:
@@ -63,8 +68,11 @@ class Bounded(Generic[T]):
     def add(self, item: T, size: int, commands: int = 1) -> None:
         """Add an item.
 
-        Arguments: item; size: in bytes; commands: how many it has. Raises: what `send` raises. A
-        call of `send` if it completes one.
+        Arguments:
+            size: in bytes.
+            commands: how many it has.
+
+        Raises: what `send` raises. A call of `send` if it completes one.
         """
         if self._size and self._size + size > BYTES_A_CALL:
             self.flush()
@@ -94,8 +102,11 @@ Group = tuple[bytes, Sequence[Command]]
 class KeyCalls:
     """Sends commands on keys to the nodes that hold them, each once, in a pipeline for each node.
 
-    Arguments: client: one of redis-py; sleep: waits for a slot that moves, for tests. The
-    connections make one attempt: a command that was sent is never sent again, but for one that
+    Arguments:
+        client: one of redis-py.
+        sleep: waits for a slot that moves, for tests.
+
+    The connections make one attempt: a command that was sent is never sent again, but for one that
     the cluster has turned away with MOVED, ASK or TRYAGAIN, which did nothing.
     """
 

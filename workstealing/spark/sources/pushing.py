@@ -96,9 +96,12 @@ def sorted_out(
 ) -> tuple[dict[str, Wanted], list[Any]]:
     """Return what is wanted of each column, and the filters that Spark must apply.
 
-    Arguments: filters: as `pushFilters` is given them, all of which hold; columns: by which the
-    source chooses, by their names. Returns: column -> `Wanted`, for columns with filters; and the
-    filters, the very same objects, that the source does not apply.
+    Arguments:
+        filters: as `pushFilters` is given them, all of which hold.
+        columns: by which the source chooses, by their names.
+
+    Returns: column -> `Wanted`, for columns with filters; and the filters, the very same objects,
+    that the source does not apply.
     """
     wanted: dict[str, Wanted] = {}
     left = []

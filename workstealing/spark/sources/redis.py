@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 class RedisReader(Pushing, DataSourceReader):
     """Reads keys by a pattern or by their names.
 
-    Arguments: options; schema: of the user, or our own; see `shape_of`.
+    Arguments:
+        schema: of the user, or our own; see `shape_of`.
     """
 
     def __init__(self, options: RedisOptions, schema: StructType) -> None:
@@ -77,7 +78,7 @@ class RedisReader(Pushing, DataSourceReader):
 class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads Redis' streams: where a query stands is in Spark's checkpoint alone.
 
-    Arguments: as of `RedisReader`. Raises: ConfigurationError for options or columns that do not go
+    Arguments as of `RedisReader`. Raises: ConfigurationError for options or columns that do not go
     with a stream.
     """
 
@@ -161,8 +162,10 @@ class RedisStreamWriter(_RedisSink, DataSourceStreamArrowWriter):
 class RedisSource(DataSource):
     """Reads and writes plain keys of one type; see docs/spark_redis.md.
 
-    Arguments: options: see `RedisOptions`. Raises: ConfigurationError for wrong ones, before any
-    task runs.
+    Arguments:
+        options: see `RedisOptions`.
+
+    Raises: ConfigurationError for wrong ones, before any task runs.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

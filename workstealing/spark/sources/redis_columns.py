@@ -130,7 +130,9 @@ class Shape:
 def shape_of(options: RedisOptions, schema: StructType) -> Shape:
     """Return what the columns of a schema mean.
 
-    Arguments: options; schema: of the user's .schema(...), of a DataFrame to write, or our own.
+    Arguments:
+        schema: of the user's .schema(...), of a DataFrame to write, or our own.
+
     Raises: ConfigurationError for a column that the type does not have, or of a wrong type.
     """
     names = schema.fieldNames()
@@ -198,9 +200,11 @@ def typed(
 ) -> Any:
     """Return bytes as an Arrow column of a type.
 
-    Arguments: values; kind; place: names a value by its position, because errors are logged and
-    must not show it; is_permissive: whether one that does not fit becomes null. Raises:
-    ConfigurationError for one that does not fit.
+    Arguments:
+        place: names a value by its position, because errors are logged and must not show it.
+        is_permissive: whether one that does not fit becomes null.
+
+    Raises: ConfigurationError for one that does not fit.
     """
     raw = pa.array(values, pa.binary())
     if isinstance(kind, BinaryType):

@@ -151,7 +151,10 @@ def tasks(
 ) -> list[InputPartition]:
     """Return the tasks of a read, at least one.
 
-    Arguments: options; pushed; nodes: says which there are. No round trip but for a cluster's map.
+    Arguments:
+        nodes: says which there are.
+
+    No round trip but for a cluster's map.
     """
     keys, is_strict = pushed.keys, False
     if options.keys is not None:
@@ -205,8 +208,10 @@ def _narrowed(pattern: bytes | None, prefix: bytes) -> bytes | None:
 def scanned(calls: KeyCalls, part: ScannedKeys, kind: str) -> Iterator[list[bytes]]:
     """Yield the keys of a task, page by page; one round trip for each thousand keys of the node.
 
-    Arguments: calls; part; kind: the type that the keys must have. A key may come twice if the
-    server resizes its table meanwhile. Raises: connection faults.
+    Arguments:
+        kind: the type that the keys must have.
+
+    A key may come twice if the server resizes its table meanwhile. Raises: connection faults.
     """
     match = () if part.pattern is None else ("MATCH", part.pattern)
     cursor: Any = BEGINNING

@@ -132,8 +132,10 @@ class RedisOptions(ParsedOptions):
     def for_reading(self, *, is_stream: bool) -> RedisOptions:
         """Check that these options go with a read, and return them.
 
-        Arguments: is_stream: whether it is read by readStream. Raises: ConfigurationError for an
-        option that does not.
+        Arguments:
+            is_stream: whether it is read by readStream.
+
+        Raises: ConfigurationError for an option that does not.
         """
         given = {
             "writeMode": self.replaces,

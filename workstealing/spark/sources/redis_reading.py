@@ -34,7 +34,9 @@ class Elements(NamedTuple):
 class PlainRead:
     """Reads the rows of a task.
 
-    Arguments: options; shape: of the schema; fields: of hashes as rows, None for all; calls.
+    Arguments:
+        shape: of the schema.
+        fields: of hashes as rows, None for all.
     """
 
     def __init__(

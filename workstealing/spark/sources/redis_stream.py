@@ -131,8 +131,11 @@ def begun(
 ) -> tuple[int, int, str | None]:
     """Return behind which id the next batch begins, how many entries there were, and a loss.
 
-    Arguments: options; name: of the stream; place: its part in the last batch, None for one that
-    is new to the query; look. A loss is a sentence, None without one.
+    Arguments:
+        name: of the stream.
+        place: its part in the last batch, None for one that is new to the query.
+
+    A loss is a sentence, None without one.
     """
     first = -1 if look.added is None else look.added - look.length
     if place is None:
@@ -164,7 +167,8 @@ def begun(
 class StreamPlanner:
     """Plans the batches of one query.
 
-    Arguments: options; calls; sleep: waits, for tests.
+    Arguments:
+        sleep: waits, for tests.
     """
 
     def __init__(
@@ -189,10 +193,12 @@ class StreamPlanner:
     def latest(self, start: StreamOffset, limit: int | None) -> StreamOffset:
         """Return the offset behind the next batch, or `start` itself if there is nothing to read.
 
-        Arguments: start; limit: how many entries at most, shared out evenly among the streams,
-        None for all. Raises: LostEntriesError if entries that were to be read are gone and the user
-        has not said that this may be. Costs one look, and with a limit a page of entries for each
-        5,000 of them or 4 MB.
+        Arguments:
+            limit: how many entries at most, shared out evenly among the streams, None for all.
+
+        Raises: LostEntriesError if entries that were to be read are gone and the user has not said
+        that this may be. Costs one look, and with a limit a page of entries for each 5,000 of them
+        or 4 MB.
         """
         if self._ends is None:
             self._rest.wait(self._sleep)
@@ -298,9 +304,9 @@ class StreamSpans(InputPartition):
     def entries(self, options: RedisOptions, calls: KeyCalls) -> Iterator[list[tuple[bytes, Any]]]:
         """Yield the entries page by page, each with its key.
 
-        Arguments: options; calls. Raises: LostEntriesError for entries that were there when the
-        batch was planned and are gone, unless the user has said that this may be; connection
-        faults. A round trip for each 5,000 entries or 4 MB.
+        Raises: LostEntriesError for entries that were there when the batch was planned and are
+        gone, unless the user has said that this may be; connection faults. A round trip for each
+        5,000 entries or 4 MB.
         """
         for span in self.spans:
             key, at, read, asked = _key(options, span.name), span.start, 0, FIRST_PAGE
@@ -330,7 +336,10 @@ def _report_gone(options: RedisOptions, calls: KeyCalls, span: StreamSpan, read:
 def cut(offset: StreamOffset, tasks: int) -> list[StreamSpans]:
     """Return the tasks of the batch that an offset ends: a stream is read by one of them.
 
-    Arguments: offset; tasks: how many at most. O(streams). The same for the same offset.
+    Arguments:
+        tasks: how many at most.
+
+    O(streams). The same for the same offset.
     """
     spans = [
         StreamSpan(name, place.start, place.next, _size(place))

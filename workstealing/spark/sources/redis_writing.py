@@ -107,7 +107,8 @@ _Maker = Callable[[bytes, _Items, int | None], _Made]
 class PlainWrite:
     """Writes the rows of a task.
 
-    Arguments: options; shape: of the DataFrame; calls.
+    Arguments:
+        shape: of the DataFrame.
     """
 
     def __init__(self, options: RedisOptions, shape: Shape, calls: KeyCalls) -> None:

@@ -90,8 +90,10 @@ class TrackedSetOptions:
 class TrackedSetSource(DataSource):
     """Reads a tracked set's ids and their sub-sets.
 
-    Arguments: options: see `TrackedSetOptions`. Raises: ConfigurationError for wrong ones, before
-    any task runs.
+    Arguments:
+        options: see `TrackedSetOptions`.
+
+    Raises: ConfigurationError for wrong ones, before any task runs.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -126,7 +128,8 @@ class SubSets(InputPartition):
 class TrackedSetReader(Pushing, DataSourceReader):
     """Reads a tracked set by runs of sub-sets.
 
-    Arguments: options; schema: as Spark wants to read, which must be the source's own.
+    Arguments:
+        schema: as Spark wants to read, which must be the source's own.
     """
 
     def __init__(self, options: TrackedSetOptions, schema: StructType) -> None:

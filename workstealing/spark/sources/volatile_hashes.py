@@ -176,7 +176,8 @@ def columns_of(options: VolatileHashOptions) -> StructType:
 class VolatileHashReader(Pushing, DataSourceReader):
     """Reads a namespace: by runs of index shards, or native ones by nodes.
 
-    Arguments: options; schema: as Spark wants to read, which must be the source's own.
+    Arguments:
+        schema: as Spark wants to read, which must be the source's own.
     """
 
     def __init__(self, options: VolatileHashOptions, schema: StructType) -> None:
@@ -345,10 +346,13 @@ def write_batch(
 ) -> int:
     """Write one Arrow batch, of which later rows replace earlier ones of the same field.
 
-    Arguments: hashes; batch: with the columns of the sink; ttl_seconds: of every row. Returns: how
-    many commands it took. Raises: ConfigurationError for a row that cannot be written, before
-    anything of the batch is; those of redis-py. A round trip for some hundred commands or 4 MB;
-    each sets up to 500 fields of one hash and one deadline.
+    Arguments:
+        batch: with the columns of the sink.
+        ttl_seconds: of every row.
+
+    Returns: how many commands it took. Raises: ConfigurationError for a row that cannot be written,
+    before anything of the batch is; those of redis-py. A round trip for some hundred commands or 4
+    MB; each sets up to 500 fields of one hash and one deadline.
     """
     groups: dict[tuple[bytes, Deadline], list[tuple[bytes, bytes]]] = {}
     for (key, field), (value, deadline) in _last_rows(batch, ttl_seconds).items():
@@ -444,8 +448,10 @@ def _wrong(number: int, problem: str) -> ConfigurationError:
 class VolatileHashSource(DataSource):
     """Reads a namespace's live fields with their times left; appends fields with deadlines.
 
-    Arguments: options: see `VolatileHashOptions`. Raises: ConfigurationError for wrong ones, before
-    any task runs.
+    Arguments:
+        options: see `VolatileHashOptions`.
+
+    Raises: ConfigurationError for wrong ones, before any task runs.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -102,12 +102,16 @@ class _KeySurface:
     ) -> Asking[int | None]:
         """Take a lease on a name, which ends by itself.
 
-        Arguments: name: a key like any other; lease: how long it holds, in seconds (fractions are
-        allowed) or a timedelta; nonce: a text of 1 to 64 bytes that nobody else uses, for this
-        grant alone; by default, a new one. Returns: the fencing token, an int greater than all
-        earlier tokens of this name, or None if the key exists. Asked again with the same nonce, it
-        returns the same token, as long as the lease holds. Raises: ConfigurationError for an
-        unusable lease or nonce; LayoutError; errors of redis-py. It never waits. One round trip.
+        Arguments:
+            name: a key like any other.
+            lease: how long it holds, in seconds (fractions are allowed) or a timedelta.
+            nonce: a text of 1 to 64 bytes that nobody else uses, for this grant alone; by default,
+                a new one.
+
+        Returns: the fencing token, an int greater than all earlier tokens of this name, or None if
+        the key exists. Asked again with the same nonce, it returns the same token, as long as the
+        lease holds. Raises: ConfigurationError for an unusable lease or nonce; LayoutError; errors
+        of redis-py. It never waits. One round trip.
 
         Give the token to the resource that the lease protects, and let the resource refuse a token
         smaller than one it has seen. A holder that stalls past its deadline does not know that it
@@ -120,7 +124,7 @@ class _KeySurface:
         return self.asking(name, lease, checked_nonce(nonce))
 
     def asking(self, name: Any, lease: Duration, nonce: bytes) -> Asking[int | None]:
-        """Return what asks for a lease; for the package itself. Arguments: as of `acquire`."""
+        """Return what asks for a lease; for the package itself. Arguments as of `acquire`."""
         # A pipeline gives back by itself all that it has asked for.
         return Asking(
             self._command(("ACQUIRE", name, _milliseconds(lease), nonce), {}),
@@ -133,13 +137,15 @@ class _KeySurface:
     ) -> Steps[bool]:
         """Give a lease back before it ends.
 
-        Arguments: name; token: the holder's, as `acquire` returned it; or nonce: the one that
-        `acquire` was given, where nobody knows the token. Returns: True; False if the token, or the
-        nonce, does not hold the lease (any more), and the lease is not changed. After a release by
-        nonce, this nonce is granted nothing for a minute: its `acquire` may still be under way.
-        Raises: ConfigurationError for an unusable token or nonce; LayoutError; errors of redis-py.
-        It is sent once, whatever the client's retries: a lost reply raises a ConnectionError, and
-        then another call does no harm. One round trip.
+        Arguments:
+            token: the holder's, as `acquire` returned it; or nonce: the one that `acquire` was
+                given, where nobody knows the token.
+
+        Returns: True; False if the token, or the nonce, does not hold the lease (any more), and the
+        lease is not changed. After a release by nonce, this nonce is granted nothing for a minute:
+        its `acquire` may still be under way. Raises: ConfigurationError for an unusable token or
+        nonce; LayoutError; errors of redis-py. It is sent once, whatever the client's retries: a
+        lost reply raises a ConnectionError, and then another call does no harm. One round trip.
 
         The value of a lease is its token, of 16 digits (17 from the year 2286 on). A number of as
         many digits that you `set` can be released like a lease; no other value can.
@@ -154,7 +160,7 @@ class _KeySurface:
     def extend(self, name: Any, token: int, lease: Duration) -> Steps[bool]:
         """Let a lease end `lease` from now.
 
-        Arguments: as of `release` and `acquire`. Returns: True; False if the token does not hold
+        Arguments as of `release` and `acquire`. Returns: True; False if the token does not hold
         the lease (any more), and nothing is changed. Raises: ConfigurationError for an unusable
         token or lease; LayoutError; errors of redis-py. One round trip.
         """
@@ -328,8 +334,10 @@ class Pieces:
 class KeyTranslator:
     """Turns redis-py's commands into scripts on one namespace.
 
-    Arguments: names of the namespace; on_cluster: whether keys of different slots are on different
-    nodes; clock_shift_ms: for tests.
+    Arguments:
+        names: of the namespace.
+        on_cluster: whether keys of different slots are on different nodes.
+        clock_shift_ms: for tests.
     """
 
     def __init__(self, names: KeyNames, *, on_cluster: bool, clock_shift_ms: int = 0) -> None:

@@ -148,11 +148,14 @@ class DurableKeys(_Keys[BlockingClient | Fleet], BlockingKeySurface, BlockingAsk
     leaves it alone; a due index holds its deadline. The key is gone for every reader here from the
     millisecond of its deadline on, by the server's clock. `KeyExpiry` frees the memory.
 
-    Arguments: client: a redis.Redis, a redis.RedisCluster or a `Fleet` (`AsyncDurableKeys` takes
-    an asyncio client, or an `AsyncFleet`); namespace: the group of keys that one job collects, 1 to
-    64 letters, digits, dots, dashes or underscores; allow_eviction: names of ``allkeys-*`` policies
-    to accept although they may evict a durable key; clock_shift_ms: for tests, how far this
-    object's clock is ahead of the server's.
+    Arguments:
+        client: a redis.Redis, a redis.RedisCluster or a `Fleet` (`AsyncDurableKeys` takes an
+            asyncio client, or an `AsyncFleet`).
+        namespace: the group of keys that one job collects, 1 to 64 letters, digits, dots, dashes or
+            underscores.
+        allow_eviction: names of ``allkeys-*`` policies to accept although they may evict a durable
+            key.
+        clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
 
     Methods, signatures and replies are redis-py's for strings, with one exception: a key of another
     type is never overwritten or deleted (WRONGTYPE). Plain clients can read the values, but not the
@@ -184,7 +187,7 @@ class DurableKeys(_Keys[BlockingClient | Fleet], BlockingKeySurface, BlockingAsk
     def lock(self, name: Any, lease: Duration) -> Lease:
         """Return a lease to be held by ``with``; entering raises `Aborted` if somebody holds it.
 
-        Arguments: as of `acquire`. No round trip; entering and leaving cost one each.
+        Arguments as of `acquire`. No round trip; entering and leaving cost one each.
         """
         return Lease(self, name, lease)
 
@@ -195,7 +198,8 @@ class DurableKeys(_Keys[BlockingClient | Fleet], BlockingKeySurface, BlockingAsk
     def pipeline(self, transaction: bool = True) -> KeyPipeline:
         """Return a pipeline that queues these commands, and the user's own, for one round trip.
 
-        Arguments: transaction: whether they run as one MULTI/EXEC; a cluster never does so.
+        Arguments:
+            transaction: whether they run as one MULTI/EXEC; a cluster never does so.
         """
         return KeyPipeline(self, transaction)
 

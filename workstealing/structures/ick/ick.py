@@ -80,12 +80,15 @@ class _IckOperations:
     def add(self, members: Members | Member, *others: Never) -> Steps[Added]:
         """Add members, or lower their scores; of two scores the lower one wins.
 
-        Arguments: members: {member: score}, pairs (member, score), or members alone, whose score is
-        the server's time in seconds with fractions. Scores are numbers (inf is one, NaN is not);
-        use one unit in one Ick. Returns: `Added`, (new, changed). Raises: ConfigurationError for a
-        score that is no number; LayoutError. Six Redis commands for each 1,000 members, which are
-        added atomically; one round trip for each 512,000. A member that is given twice is added in
-        the order given. Without members the Ick is made, or checked.
+        Arguments:
+            members: {member: score}, pairs (member, score), or members alone, whose score is the
+                server's time in seconds with fractions.
+
+        Scores are numbers (inf is one, NaN is not); use one unit in one Ick. Returns: `Added`,
+        (new, changed). Raises: ConfigurationError for a score that is no number; LayoutError. Six
+        Redis commands for each 1,000 members, which are added atomically; one round trip for each
+        512,000. A member that is given twice is added in the order given. Without members the Ick
+        is made, or checked.
         """
         require_one(others)
         return self._adding(pairs_of(members))
@@ -94,15 +97,17 @@ class _IckOperations:
     def reserve(self, n: int, backwash: bool = False) -> Steps[Batch]:
         """Top up the consumer set to n members, and return its n lowest-scored members.
 
-        Arguments: n: 0 or more; backwash: first put reserved members back, so that the lowest of
-        all are returned. Returns: a `Batch` of (member, score); members stay reserved, and are
-        returned again, until they are acknowledged. reserve(0) makes the Ick, or checks it, and
-        changes nothing else; reserve(0, backwash=True) hands reserved members back, unless this
-        object's own reservation no longer holds. Raises: ConfigurationError; LayoutError. One round
-        trip for up to 1,000 members, and one or two for each 1,000 more; O(n log N) in the server.
-        Each 1,000 are atomic, under one token. As soon as another consumer reserves, the rest is
-        given up, and the batch is shorter. On a pipeline only the first 1,000 are part of its
-        transaction.
+        Arguments:
+            n: 0 or more.
+            backwash: first put reserved members back, so that the lowest of all are returned.
+
+        Returns: a `Batch` of (member, score); members stay reserved, and are returned again, until
+        they are acknowledged. reserve(0) makes the Ick, or checks it, and changes nothing else;
+        reserve(0, backwash=True) hands reserved members back, unless this object's own reservation
+        no longer holds. Raises: ConfigurationError; LayoutError. One round trip for up to 1,000
+        members, and one or two for each 1,000 more; O(n log N) in the server. Each 1,000 are
+        atomic, under one token. As soon as another consumer reserves, the rest is given up, and the
+        batch is shorter. On a pipeline only the first 1,000 are part of its transaction.
         """
         return self._exchanging(checked_count(n, "n"), (), backwash, self.token)
 
@@ -110,10 +115,12 @@ class _IckOperations:
     def ack(self, *members: Member, token: str | None = None) -> Steps[Acked]:
         """Acknowledge members whose work is done: remove them from the consumer set.
 
-        Arguments: members; token: of their `Batch`, by default that of this object's last
-        reservation. Returns: `Acked`, an int that knows how many members were ignored because the
-        reservation no longer holds. Raises: ConfigurationError; LayoutError. One script for each
-        1,000 members, and one round trip for each 512,000; without members the Ick is only checked.
+        Arguments:
+            token: of their `Batch`, by default that of this object's last reservation.
+
+        Returns: `Acked`, an int that knows how many members were ignored because the reservation no
+        longer holds. Raises: ConfigurationError; LayoutError. One script for each 1,000 members,
+        and one round trip for each 512,000; without members the Ick is only checked.
         """
         return self._acking([to_bytes(member) for member in members], self._token(token))
 
@@ -123,9 +130,14 @@ class _IckOperations:
     ) -> Steps[Batch]:
         """Acknowledge members and then reserve, in one round trip.
 
-        Arguments: n: how many to reserve; members: whose work is done; backwash and token: as of
-        `reserve` and `ack`. Returns: a `Batch`, whose `acked` is the result of the `ack`. Raises:
-        as both. More than 1,000 members are reserved as by `reserve`.
+        Arguments:
+            n: how many to reserve.
+            members: whose work is done.
+            backwash: as of `reserve` and `ack`.
+            token: as of `reserve` and `ack`.
+
+        Returns: a `Batch`, whose `acked` is the result of the `ack`. Raises: as both. More than
+        1,000 members are reserved as by `reserve`.
         """
         done = [to_bytes(member) for member in members]
         return self._exchanging(checked_count(n, "n"), done, backwash, self._token(token))
@@ -146,10 +158,13 @@ class _IckOperations:
     def dead(self, n: int = 100) -> Steps[Page[DeadMember]]:
         """List dead members, the oldest first.
 
-        Arguments: n: 1 or more. Returns: a `Page` of `DeadMember`, a list whose `more` says how
-        many others there are; of more than 1,000 (or n) it looks at that many only. Raises:
-        ConfigurationError; LayoutError. One round trip; beyond 1,000 members one for each 1,000 of
-        them, which is a walk: the list may have members that die or are revived meanwhile, or not.
+        Arguments:
+            n: 1 or more.
+
+        Returns: a `Page` of `DeadMember`, a list whose `more` says how many others there are; of
+        more than 1,000 (or n) it looks at that many only. Raises: ConfigurationError; LayoutError.
+        One round trip; beyond 1,000 members one for each 1,000 of them, which is a walk: the list
+        may have members that die or are revived meanwhile, or not.
         """
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < 2**62:
             raise ConfigurationError(
@@ -179,9 +194,12 @@ class _IckOperations:
     def delete(self, unlink: bool = True) -> Steps[int]:
         """Delete the Ick with all its keys.
 
-        Arguments: unlink: let the server free the memory later; without it the server stands still
-        for as long as that takes, some 0.3 us a member. Returns: how many of redis-ick's own three
-        keys were deleted, 0 if there was no Ick. Raises: LayoutError. One round trip.
+        Arguments:
+            unlink: let the server free the memory later; without it the server stands still for as
+                long as that takes, some 0.3 us a member.
+
+        Returns: how many of redis-ick's own three keys were deleted, 0 if there was no Ick. Raises:
+        LayoutError. One round trip.
         """
         return self._deleting(unlink)
 
@@ -309,11 +327,14 @@ class Ick(_EitherIck[BlockingClient], Blocking):
     A member that is added again keeps its lower score, so hot members do not starve. If a member is
     dirtied while it is being worked on, it is reserved again, so nothing is forgotten.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncIck` takes an asyncio client);
-    key: the Ick's own. On a cluster a key is refused if redis-ick's names for its sets would lie in
-    other slots (``a}b``, ``{}x``, ``x{y``). The slots of Redis Enterprise's own hashing policy are
-    not supported for keys with braces, as redis-ick's are not. Raises: ConfigurationError for a key
-    or a client of another kind; CrossSlotError.
+    Arguments:
+        client: a redis.Redis or redis.RedisCluster (`AsyncIck` takes an asyncio client).
+        key: the Ick's own.
+
+    On a cluster a key is refused if redis-ick's names for its sets would lie in other slots
+    (``a}b``, ``{}x``, ``x{y``). The slots of Redis Enterprise's own hashing policy are not
+    supported for keys with braces, as redis-ick's are not. Raises: ConfigurationError for a key or
+    a client of another kind; CrossSlotError.
 
     The layout is redis-ick's ``ick.v1``: Ruby and Python share a queue. All additions use further
     keys, which Ruby's scripts do not touch.
@@ -368,7 +389,10 @@ class AsyncIckPipeline(_QueuedIck, AsyncPipeline):
 class DeadMembers(DeadLetters):
     """The dead members of an Ick, or of an ick shard, as people are shown them.
 
-    Arguments: names: of the Ick; size: how many there are; name: of the ick shard.
+    Arguments:
+        names: of the Ick.
+        size: how many there are.
+        name: of the ick shard.
     """
 
     def __init__(self, names: IckNames, size: int, name: str = "") -> None:

@@ -216,9 +216,13 @@ def _fits(score: Score) -> bool:
 def history_of(key: bytes, score: bytes, attempts: int, times: list[int], earlier: bytes) -> str:
     """Return the history of a dead member, as JSON.
 
-    Arguments: key: of the dead; score, as Redis writes it; attempts; times in ms since the epoch;
-    earlier: the history of a death before, or nothing. Raises: LayoutError if that is none. A
-    script reads the score, which therefore comes first.
+    Arguments:
+        key: of the dead.
+        score: as Redis writes it.
+        times: in ms since the epoch.
+        earlier: the history of a death before, or nothing.
+
+    Raises: LayoutError if that is none. A script reads the score, which therefore comes first.
     """
     if earlier:
         before = stored_history(key, earlier)
@@ -231,7 +235,11 @@ def history_of(key: bytes, score: bytes, attempts: int, times: list[int], earlie
 def stored_history(key: bytes, history: Any) -> dict[str, Any]:
     """Return the history of a dead member: its score, a text, its attempts, and its times in ms.
 
-    Arguments: key: of the dead; history: as that has it. Raises: LayoutError for anything else.
+    Arguments:
+        key: of the dead.
+        history: as that has it.
+
+    Raises: LayoutError for anything else.
     """
     try:
         known = json.loads(history)
@@ -253,7 +261,10 @@ def stored_history(key: bytes, history: Any) -> dict[str, Any]:
 def dead_members(key: bytes, flat: list[Any]) -> list[DeadMember]:
     """Return dead members, of a flat list of each and its history.
 
-    Arguments: key: of the dead; flat. Raises: LayoutError for a history that is none.
+    Arguments:
+        key: of the dead.
+
+    Raises: LayoutError for a history that is none.
     """
     members = []
     # A hash's cursor may come by one member twice.

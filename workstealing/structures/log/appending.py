@@ -66,15 +66,18 @@ class Appending(LogBase):
     def append(self, /, *entries: Any, keep: int | None = None, **others: Never) -> Steps[int]:
         """Append entries behind the last one, all or none.
 
-        Arguments: entries: 1 to 10,000, of 512 MiB together at most; bytes, or values that the
-        codec takes; keep: evict whole blocks as long as at least so many entries stay. Returns:
-        the offset of the first; the others follow without a gap. Raises: ConfigurationError;
-        LayoutError; errors of redis-py, for instance of a full server. After an error nothing is
-        written, but after a lost connection the entries may be there, and a repeated call would
-        append them twice; the client's own retries do not. One round trip; one more if others have
-        filled a block, or a member has begun to wait in a group, since the last call; one more for
-        each 64 groups beyond the first 64 in which members wait. About 12 Redis commands, three for
-        each block and some 15 for each such group.
+        Arguments:
+            entries: 1 to 10,000, of 512 MiB together at most; bytes, or values that the codec
+                takes.
+            keep: evict whole blocks as long as at least so many entries stay.
+
+        Returns: the offset of the first; the others follow without a gap. Raises:
+        ConfigurationError; LayoutError; errors of redis-py, for instance of a full server. After an
+        error nothing is written, but after a lost connection the entries may be there, and a
+        repeated call would append them twice; the client's own retries do not. One round trip; one
+        more if others have filled a block, or a member has begun to wait in a group, since the last
+        call; one more for each 64 groups beyond the first 64 in which members wait. About 12 Redis
+        commands, three for each block and some 15 for each such group.
         """
         refuse_options(others)
         if [each for each in entries[:3:2] if type(each) is str] == ["BACKLOG", "ENTRIES"]:

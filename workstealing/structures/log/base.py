@@ -61,7 +61,10 @@ class LogGroupNames:
 class LogNames(NamesBeside[LogGroupNames]):
     """The keys of one log; all share the slot of its name.
 
-    Arguments: name: of the log. Raises: ConfigurationError for an unusable name.
+    Arguments:
+        name: of the log.
+
+    Raises: ConfigurationError for an unusable name.
     """
 
     def __init__(self, name: object) -> None:
@@ -169,7 +172,9 @@ class LogBase(Structure):
     ) -> Operation:
         """Return a script on keys of the log; its reply holds bytes, whatever the client decodes.
 
-        Arguments: name: of the script; keys; args; once: as of `Operation`.
+        Arguments:
+            name: of the script.
+            once: as of `Operation`.
         """
         return Operation(self.script(name), keys, args, same, AS_BYTES, once=once)
 
@@ -186,8 +191,11 @@ class LogBase(Structure):
         """Say whether the log ends sooner than it did; then forget the cached blocks.
 
         Either its server has come back with older data and gives offsets again, or it is another
-        log. Arguments: asked: the facts known before the question; tail: the log's end by the
-        reply.
+        log.
+
+        Arguments:
+            asked: the facts known before the question.
+            tail: the log's end by the reply.
         """
         if tail >= asked.next:
             return False

@@ -90,8 +90,12 @@ class BlockHead(NamedTuple):
 class SealedBlock:
     """The entries of a sealed block, decompressed but not yet split; it never changes.
 
-    Arguments: data: bytes that hold the raw body; base: where in them it begins; count: how many
-    entries it has. Raises: DamagedBlockError if the table of ends and the length do not agree.
+    Arguments:
+        data: bytes that hold the raw body.
+        base: where in them it begins.
+        count: how many entries it has.
+
+    Raises: DamagedBlockError if the table of ends and the length do not agree.
     """
 
     __slots__ = ("_base", "_data", "_table", "count")
@@ -115,8 +119,11 @@ class SealedBlock:
     def entries(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """Return entries start..stop-1, both clamped to the block, as Python's slices do.
 
-        Arguments: start, stop: positions within the block, from 0. Raises: DamagedBlockError.
-        O(entries returned): the others are not touched.
+        Arguments:
+            start: positions within the block, from 0.
+            stop: positions within the block, from 0.
+
+        Raises: DamagedBlockError. O(entries returned): the others are not touched.
         """
         start, stop, _ = slice(start, stop).indices(self.count)
         if start >= stop:
@@ -143,9 +150,13 @@ class SealedBlock:
 def seal(entries: Sequence[bytes], codec: str = "raw", level: int | None = None) -> bytes:
     """Return the entries as one sealed block.
 
-    Arguments: entries: bytes, in order; codec: ``raw``, ``zlib``, ``zstd``; level: as of
-    `compress`. Raises: ConfigurationError if they are too long for one string of Redis or the
-    codec is unknown; MissingExtraError.
+    Arguments:
+        entries: bytes, in order.
+        codec: ``raw``, ``zlib``, ``zstd``.
+        level: as of `compress`.
+
+    Raises: ConfigurationError if they are too long for one string of Redis or the codec is unknown;
+    MissingExtraError.
     """
     ends = list(accumulate(map(len, entries)))
     length = 4 * len(ends) + (ends[-1] if ends else 0)
@@ -167,11 +178,15 @@ def compress(
 ) -> bytes:
     """Return a sealed block with another codec, its entries not split on the way.
 
-    Arguments: block: a sealed block of any codec; codec: ``raw``, ``zlib`` or ``zstd``; level: of
-    the compression, 0 to 9 for zlib, 1 to 22 for zstd, by default 6 and 3; between: is called after
-    each 64 KiB with the number of bytes done, and may raise to break off. Raises:
-    ConfigurationError, also for more than 32 MiB of entries; MissingExtraError; DamagedBlockError;
-    LayoutError.
+    Arguments:
+        block: a sealed block of any codec.
+        codec: ``raw``, ``zlib`` or ``zstd``.
+        level: of the compression, 0 to 9 for zlib, 1 to 22 for zstd, by default 6 and 3.
+        between: is called after each 64 KiB with the number of bytes done, and may raise to break
+            off.
+
+    Raises: ConfigurationError, also for more than 32 MiB of entries; MissingExtraError;
+    DamagedBlockError; LayoutError.
     """
     head = head_of(block)
     return _sealed(codec, head.entries, _body(block, head), level, between)
@@ -180,8 +195,10 @@ def compress(
 def compress_codec(codec: str = "auto") -> str:
     """Return the codec that compresses here: zstd where it is installed, else zlib, for ``auto``.
 
-    Arguments: codec: ``auto``, or ``zstd`` or ``zlib`` to insist. Raises: ConfigurationError;
-    MissingExtraError for ``zstd`` without the extra ``log``.
+    Arguments:
+        codec: ``auto``, or ``zstd`` or ``zlib`` to insist.
+
+    Raises: ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
     """
     if codec == "auto":
         try:
@@ -245,9 +262,13 @@ def open_block(block: bytes) -> SealedBlock:
 def entries_of(block: bytes, start: int = 0, stop: int | None = None) -> list[bytes]:
     """Return entries start..stop-1 of a sealed block.
 
-    Arguments: block: as the server has it; start, stop: as of `SealedBlock.entries`. Raises: as of
-    `open_block`. A compressed block is decompressed as a whole, but only the wanted entries are
-    split.
+    Arguments:
+        block: as the server has it.
+        start: as of `SealedBlock.entries`.
+        stop: as of `SealedBlock.entries`.
+
+    Raises: as of `open_block`. A compressed block is decompressed as a whole, but only the wanted
+    entries are split.
     """
     return open_block(block).entries(start, stop)
 
@@ -366,7 +387,7 @@ def _unpacked(stored: bytes, head: BlockHead) -> bytes:
 
 
 def damaged(why: str) -> DamagedBlockError:
-    """Return the error for a damaged block. Arguments: why."""
+    """Return the error for a damaged block."""
     return DamagedBlockError(
         f"a sealed block of a log is damaged: {why}; another program has written to its key, so"
         " restore the key from a backup, or evict() its entries"
@@ -422,8 +443,9 @@ class BlockCache:
     a server that comes back with older data fills blocks anew: then `clear` the cache. The cache
     does not know whether an entry was evicted: ask the server first.
 
-    Arguments: blocks: the most it keeps, 0 to keep none; most_bytes: the most that they may take
-    together, decompressed.
+    Arguments:
+        blocks: the most it keeps, 0 to keep none.
+        most_bytes: the most that they may take together, decompressed.
     """
 
     __slots__ = ("_blocks", "_kept", "_most_bytes", "_size")

@@ -95,9 +95,11 @@ _NAMED: dict[str, Callable[[], Codec]] = {"json": JsonCodec, "msgpack": MsgpackC
 def codec_of(codec: Any = None) -> Codec:
     """Return the codec that a log's argument ``codec`` asks for.
 
-    Arguments: codec: None for bytes; ``"json"``; ``"msgpack"``; or an object with encode() and
-    decode(). Raises: ConfigurationError; MissingExtraError for ``"msgpack"`` without the extra
-    ``log``. No command.
+    Arguments:
+        codec: None for bytes; ``"json"``; ``"msgpack"``; or an object with encode() and decode().
+
+    Raises: ConfigurationError; MissingExtraError for ``"msgpack"`` without the extra ``log``. No
+    command.
     """
     if codec is None:
         return _BYTES
@@ -119,8 +121,12 @@ def codec_of(codec: Any = None) -> Codec:
 def encode_all(codec: Codec, entries: Iterable[Any]) -> list[bytes]:
     """Return the entries as bytes, all of them or none.
 
-    Arguments: codec: of `codec_of`; entries: values in the log's order. Raises: ConfigurationError
-    that names the place in the call of an entry that the codec cannot write. O(entries).
+    Arguments:
+        codec: of `codec_of`.
+        entries: values in the log's order.
+
+    Raises: ConfigurationError that names the place in the call of an entry that the codec cannot
+    write. O(entries).
     """
     encode = codec.encode
     found = []
@@ -149,8 +155,12 @@ def encode_all(codec: Codec, entries: Iterable[Any]) -> list[bytes]:
 def decode_all(codec: Codec, entries: Sequence[bytes | None], first: int = 0) -> list[Any]:
     """Return the values of entries that were read; None, an evicted entry, stays None.
 
-    Arguments: codec: of `codec_of`; entries: as read; first: the offset of the first one, for the
-    error's text. Raises: UndecodableEntryError that names the offset. O(entries).
+    Arguments:
+        codec: of `codec_of`.
+        entries: as read.
+        first: the offset of the first one, for the error's text.
+
+    Raises: UndecodableEntryError that names the offset. O(entries).
     """
     if codec is _BYTES:
         return list(entries)

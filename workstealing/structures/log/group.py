@@ -57,21 +57,25 @@ class _GroupOperations(GroupReading):
         for two from waiting members. If more than ten wait, it is up to a tenth of a second for
         each, 30 at most.
 
-        Arguments: count: 1 to 1,000; block: how long to wait for the first entry, in seconds or as
-        a timedelta, 0 not to wait; member: a name that `pending` and `dead` show. Returns: a list
-        of `GroupEntry`, each also a pair of offset and entry, empty if nothing came. The list may
-        be shorter than count though more entries are there, because a reply has a MiB or 8 blocks
-        at most. Entries that were evicted before their turn are left out: the group goes on at the
-        first available one, and `stats` counts them as lost. A read that redis-py sends twice is
-        answered by the same entries. With ack, unreadable entries are left out as long as there are
-        others; they come again, and are set aside in the end. Raises: ConfigurationError;
-        LayoutError; UndecodableEntryError, DamagedBlockError and MissingExtraError, after which the
-        entries of this call count as handed out. One round trip for each 200 entries, each about 22
-        Redis commands and two for each entry to be acknowledged; one more if the group has moved to
-        another block since, and one for each stretch of entries that is handed out again. Each 200
-        are handed out by themselves, and others may be served in between. A member that dies there
-        has got only the entries before. If the connection fails there, the call returns the entries
-        before.
+        Arguments:
+            count: 1 to 1,000.
+            block: how long to wait for the first entry, in seconds or as a timedelta, 0 not to
+                wait.
+            member: a name that `pending` and `dead` show.
+
+        Returns: a list of `GroupEntry`, each also a pair of offset and entry, empty if nothing
+        came. The list may be shorter than count though more entries are there, because a reply has
+        a MiB or 8 blocks at most. Entries that were evicted before their turn are left out: the
+        group goes on at the first available one, and `stats` counts them as lost. A read that
+        redis-py sends twice is answered by the same entries. With ack, unreadable entries are left
+        out as long as there are others; they come again, and are set aside in the end. Raises:
+        ConfigurationError; LayoutError; UndecodableEntryError, DamagedBlockError and
+        MissingExtraError, after which the entries of this call count as handed out. One round trip
+        for each 200 entries, each about 22 Redis commands and two for each entry to be
+        acknowledged; one more if the group has moved to another block since, and one for each
+        stretch of entries that is handed out again. Each 200 are handed out by themselves, and
+        others may be served in between. A member that dies there has got only the entries before.
+        If the connection fails there, the call returns the entries before.
         """
         return self.wait_steps(
             checked_integer(count, "count", 1, MOST_AT_ONCE),
@@ -83,11 +87,13 @@ class _GroupOperations(GroupReading):
     def ack(self, *entries: GroupEntry | int) -> Steps[int]:
         """Acknowledge entries, so that nobody gets them again.
 
-        Arguments: entries: as `read` returned them: if an entry has been handed out to another
-        member since, it stays that member's; or offsets: then any member's. Returns: how many were
-        still pending. Raises: ConfigurationError in a plain group; LayoutError. One round trip for
-        each 200, four Redis commands an entry; if it breaks off in between, the pieces before are
-        done, and it may be called again.
+        Arguments:
+            entries: as `read` returned them: if an entry has been handed out to another member
+                since, it stays that member's; or offsets: then any member's.
+
+        Returns: how many were still pending. Raises: ConfigurationError in a plain group;
+        LayoutError. One round trip for each 200, four Redis commands an entry; if it breaks off in
+        between, the pieces before are done, and it may be called again.
         """
         if not self.acknowledged:
             raise ConfigurationError(
@@ -116,10 +122,13 @@ class _GroupOperations(GroupReading):
         """Move the group back or forth; waiting members are woken if there are entries now.
 
         Pending entries stay pending, and come again unless they are acknowledged. If such an entry
-        is handed out anew after a seek, that counts as one more attempt. Arguments: offset: of the
-        entry to hand out next, which may be beyond the end; negative: from the end; ``"first"``
-        available, or ``"last"`` for the end. Returns: the offset. Raises: ConfigurationError;
-        LayoutError. One round trip.
+        is handed out anew after a seek, that counts as one more attempt.
+
+        Arguments:
+            offset: of the entry to hand out next, which may be beyond the end; negative: from the
+                end; ``"first"`` available, or ``"last"`` for the end.
+
+        Returns: the offset. Raises: ConfigurationError; LayoutError. One round trip.
         """
         return self._seeking(checked_place(offset, "offset"))
 
@@ -135,9 +144,12 @@ class _GroupOperations(GroupReading):
     def pending(self, n: int = 100) -> Steps[list[PendingEntry]]:
         """List entries that are handed out and not acknowledged, the oldest first.
 
-        Arguments: n: 1 to 10,000. Returns: a list of `PendingEntry`, empty in a plain group.
-        Raises: ConfigurationError; LayoutError. One round trip for each 200, each a look of its
-        own: if an entry is acknowledged or handed out meanwhile, the list may have it or not.
+        Arguments:
+            n: 1 to 10,000.
+
+        Returns: a list of `PendingEntry`, empty in a plain group. Raises: ConfigurationError;
+        LayoutError. One round trip for each 200, each a look of its own: if an entry is
+        acknowledged or handed out meanwhile, the list may have it or not.
         """
         return self._pending(checked_integer(n, "n", 1, MOST_LISTED))
 
@@ -145,7 +157,11 @@ class _GroupOperations(GroupReading):
     def dead(self, n: int = 100) -> Steps[Page[DeadLogEntry]]:
         """List entries that were handed out max_attempts times in vain, the oldest first.
 
-        They are kept apart from the log: evicting does not touch them. Arguments: n: 1 to 10,000.
+        They are kept apart from the log: evicting does not touch them.
+
+        Arguments:
+            n: 1 to 10,000.
+
         Returns: a `Page` of `DeadLogEntry`, a list whose `more` says how many others there are; of
         more than 1,000 (or n) it looks at that many only. Raises: ConfigurationError; LayoutError.
         One round trip for each 100 of these.
@@ -243,10 +259,16 @@ class LogGroup(_GroupOperations, BlockingWaiting):
     not acknowledged within the lease goes to the next member that reads, and after max_attempts
     into the dead set.
 
-    Arguments: log; name; start: where a new group begins: ``"first"`` available entry, ``"last"``
-    for entries that come from now on, or an offset, negative from the end; ack; lease: how long a
-    member may take, in seconds or as a timedelta; max_attempts: how often an entry is handed out at
-    most. All but start must be the same for every member. Safe under threads.
+    Arguments:
+        log: the log that is read.
+        name: the group's.
+        start: where a new group begins: ``"first"`` available entry, ``"last"`` for entries that
+            come from now on, or an offset, negative from the end.
+        ack: whether an entry is handed out again unless it was acknowledged.
+        lease: how long a member may take, in seconds or as a timedelta.
+        max_attempts: how often an entry is handed out at most.
+
+    All but start must be the same for every member. Safe under threads.
 
     Source: the RCP for Redis streams of 2016 (TREAD's GROUP with BLOCK), with acknowledgement,
     and turns that end, added.
@@ -264,8 +286,11 @@ class AsyncLogGroup(_GroupOperations, AsynchronousWaiting):
 class GroupDead(DeadLetters):
     """The dead entries of one group of a log, as `Structure.dead_steps` gives them.
 
-    Arguments: log; name: of the group; lease_ms and max_attempts: its settings, as the group says;
-    size: how many there are.
+    Arguments:
+        name: of the group.
+        lease_ms: its settings, as the group says.
+        max_attempts: its settings, as the group says.
+        size: how many there are.
     """
 
     def __init__(

@@ -85,7 +85,10 @@ class GroupStats(NamedTuple):
 def pending_entries(key: bytes, reply: list[Any]) -> list[PendingEntry]:
     """Return listed entries of a reply: the server's time, then each offset, time and history.
 
-    Arguments: key: of the histories; reply. Raises: LayoutError for nonsense.
+    Arguments:
+        key: of the histories.
+
+    Raises: LayoutError for nonsense.
     """
     now, *flat = reply
     found = []
@@ -100,7 +103,10 @@ def pending_entries(key: bytes, reply: list[Any]) -> list[PendingEntry]:
 def dead_entries(key: bytes, flat: list[Any], codec: Codec) -> list[DeadLogEntry]:
     """Return the entries that a script has listed: offset and grave of each.
 
-    Arguments: key: of the dead; flat; codec. Raises: LayoutError for nonsense.
+    Arguments:
+        key: of the dead.
+
+    Raises: LayoutError for nonsense.
     """
     found = []
     for offset, grave in zip(flat[::2], flat[1::2], strict=True):

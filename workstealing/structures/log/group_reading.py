@@ -71,7 +71,11 @@ class NoEntries(NamedTuple):
     due_ms: int
 
     def pause_seconds(self, chance: float) -> float:
-        """Return when to look again. Arguments: chance: spreads the members' looks."""
+        """Return when to look again.
+
+        Arguments:
+            chance: spreads the members' looks.
+        """
         pause = self.pause_ms * (0.5 + chance / 2)
         if self.due_ms >= 0:
             # The server's clock has whole milliseconds; of many, a few look at the first moment.
@@ -142,9 +146,13 @@ class GroupReading:
     ) -> Steps[list[GroupEntry] | NoEntries]:
         """Look for entries once.
 
-        Arguments: count: 0 only gives turns to others; member; waiter: its name in the line; waits:
-        whether it enters the line if there is no entry; turn: the turn that woke it. One round trip
-        if it goes as expected; one more for entries that are handed out again.
+        Arguments:
+            count: 0 only gives turns to others.
+            waiter: its name in the line.
+            waits: whether it enters the line if there is no entry.
+            turn: the turn that woke it.
+
+        One round trip if it goes as expected; one more for entries that are handed out again.
         """
         for tried in range(TRIES):
             known = self.log.known
@@ -175,7 +183,7 @@ class GroupReading:
     ) -> Steps[list[GroupEntry] | NoEntries]:
         """Look for entries once, piece by piece, as long as the pieces are full.
 
-        Arguments: as of `look_steps`; only the first piece stands in the line, or has a turn. A
+        Arguments as of `look_steps`; only the first piece stands in the line, or has a turn. A
         fault of the connection ends it with the entries read so far: the next call meets the fault
         again.
         """
@@ -310,8 +318,10 @@ class GroupReading:
     ) -> Steps[list[bytes | DamagedBlockError | None]]:
         """Return entries by their offsets, and an error for each entry of a damaged block.
 
-        Arguments: offsets; known: revived entries, which came with the reply. One round trip for
-        each stretch of offsets; if there is damage, one more for each block.
+        Arguments:
+            known: revived entries, which came with the reply.
+
+        One round trip for each stretch of offsets; if there is damage, one more for each block.
         """
         try:
             return [*(yield from self._raw_of(offsets, known))]
@@ -393,7 +403,11 @@ class GroupReading:
 def stored_settings(key: bytes, kind: bytes | None) -> tuple[int, int] | None:
     """Return the lease in ms and the most attempts of a group, None of a plain one.
 
-    Arguments: key: of the group's state; kind: as that has it. Raises: LayoutError for nonsense.
+    Arguments:
+        key: of the group's state.
+        kind: as that has it.
+
+    Raises: LayoutError for nonsense.
     """
     if kind == _PLAIN.encode():
         return None

@@ -46,13 +46,18 @@ def iterate(
 ) -> Iterator[Any]:
     """Yield entries start..stop-1 in order, or from stop-1 down to start; None for evicted ones.
 
-    Arguments: read: returns the range and the entries of an offset and a number; bounds: the first
-    available offset and the end (the offset of the next entry) as they are now: later entries do
-    not belong to it; block: how many entries a block has; start, stop: offsets, negative ones from
-    the end, clamped as Python's slices are; reverse: from the last to the first; prefetch: how many
-    reads are made ahead of the one whose entries are used, by a thread of this iteration's own; 0
-    for none, and no thread. Raises: ConfigurationError at once; the errors of read, in place of its
-    entries.
+    Arguments:
+        read: returns the range and the entries of an offset and a number.
+        bounds: the first available offset and the end (the offset of the next entry) as they are
+            now: later entries do not belong to it.
+        block: how many entries a block has.
+        start: offsets, negative ones from the end, clamped as Python's slices are.
+        stop: offsets, negative ones from the end, clamped as Python's slices are.
+        reverse: from the last to the first.
+        prefetch: how many reads are made ahead of the one whose entries are used, by a thread of
+            this iteration's own; 0 for none, and no thread.
+
+    Raises: ConfigurationError at once; the errors of read, in place of its entries.
 
     One read for each block (for several together, where a block has less than 1,000 entries), and
     no block is in two reads; entries known to be evicted are not read. Memory: the entries of

@@ -101,12 +101,15 @@ class Log(_LogOperations, BlockingWaiting):
     while they are written to; `LogCompactor` makes a string of each full block, and compresses
     blocks that have gone cold. The cost of a read does not depend on its offset.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncLog` takes an asyncio client);
-    name: the log's; all its keys share one hash slot, and on a cluster a name with a lone brace is
-    refused. block: how many entries a block has, 1 to 100,000, if this client makes the log; an
-    existing log keeps its own number. codec: None for bytes, "json", "msgpack", or an object with
-    encode() and decode(). cache_blocks: how many blocks, of those sent as a whole, this client
-    keeps. clock_shift_ms: for tests.
+    Arguments:
+        client: a redis.Redis or redis.RedisCluster (`AsyncLog` takes an asyncio client).
+        name: the log's; all its keys share one hash slot, and on a cluster a name with a lone brace
+            is refused.
+        block: how many entries a block has, 1 to 100,000, if this client makes the log; an existing
+            log keeps its own number.
+        codec: None for bytes, "json", "msgpack", or an object with encode() and decode().
+        cache_blocks: how many blocks, of those sent as a whole, this client keeps.
+        clock_shift_ms: for tests.
 
     Makes no connection before the first call. Attributes: name: the log's, as a text.
 
@@ -132,10 +135,15 @@ class Log(_LogOperations, BlockingWaiting):
 
         None stands for each evicted entry. Entries that are appended meanwhile do not belong to it:
         `read` with block waits for them. If the log is deleted and made anew meanwhile, the entries
-        from there on are the new log's. Arguments: start, stop: offsets, negative ones from the
-        end, clamped as Python's slices are; reverse; prefetch: how many reads are made ahead, by a
-        thread. Raises: ConfigurationError; the errors of `read`. One round trip at first, and one
-        for each block, which is read only once; several small blocks are read at a time.
+        from there on are the new log's.
+
+        Arguments:
+            start: offsets, negative ones from the end, clamped as Python's slices are.
+            stop: offsets, negative ones from the end, clamped as Python's slices are.
+            prefetch: how many reads are made ahead, by a thread.
+
+        Raises: ConfigurationError; the errors of `read`. One round trip at first, and one for each
+        block, which is read only once; several small blocks are read at a time.
         """
         checked_iteration(start, stop, prefetch)
         there, _ = self.read_range(0, 0)

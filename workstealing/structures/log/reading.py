@@ -94,15 +94,19 @@ class ReadingEntries(LogBase):
     ) -> Steps[list[Any]]:
         """Return entries from an offset on; None stands for each evicted entry.
 
-        Arguments: offset: of the first; a negative one counts from the end, -1 being the last
-        entry; count: how many at most, 0 for none; block: how long to wait for the entry of that
-        offset if it has not come yet, in seconds or as a timedelta, 0 not to wait. Returns: a list,
-        which ends at the log's end. Raises: ConfigurationError; LayoutError; MissingExtraError for
-        a block whose compression is not installed here; DamagedBlockError; UndecodableEntryError
-        for an entry that another codec has written. One round trip for each MiB, 5,000 entries or 8
-        blocks; one more if the client knows too little of the log. Two to four Redis commands for
-        each block, wherever in the log it is. Each round trip is a look of its own: if an entry is
-        evicted before the last one, it may be None though it was available at the first.
+        Arguments:
+            offset: of the first; a negative one counts from the end, -1 being the last entry.
+            count: how many at most, 0 for none.
+            block: how long to wait for the entry of that offset if it has not come yet, in seconds
+                or as a timedelta, 0 not to wait.
+
+        Returns: a list, which ends at the log's end. Raises: ConfigurationError; LayoutError;
+        MissingExtraError for a block whose compression is not installed here; DamagedBlockError;
+        UndecodableEntryError for an entry that another codec has written. One round trip for each
+        MiB, 5,000 entries or 8 blocks; one more if the client knows too little of the log. Two to
+        four Redis commands for each block, wherever in the log it is. Each round trip is a look of
+        its own: if an entry is evicted before the last one, it may be None though it was available
+        at the first.
         """
         refuse_options(others)
         return self._values(*_checked_read(offset, count, block))
@@ -184,7 +188,7 @@ class ReadingEntries(LogBase):
     def read_steps(self, offset: int, count: int) -> Steps[tuple[LogRange, list[bytes | None]]]:
         """Read entries as bytes, without waiting; see `read`.
 
-        Arguments: both checked. One round trip for each MiB, 5,000 entries or 8 blocks.
+        Both arguments are checked already. One round trip for each MiB, 5,000 entries or 8 blocks.
         """
         known = self.known
         low, begin = divmod(offset, known.block)
@@ -299,10 +303,15 @@ class ReadingEntries(LogBase):
     ) -> list[bytes]:
         """Return the entries of one item of a reply, which begins at the offset `position`.
 
-        Arguments: kind and item: of `read_entries` in Lua; stop: after the last entry; kept: this
-        client's blocks from block `low` on; size and epoch: how many entries a block has, and the
-        log's making, by the same reply. Raises: LayoutError if another program has written to a
-        block.
+        Arguments:
+            kind: of `read_entries` in Lua.
+            item: of `read_entries` in Lua.
+            stop: after the last entry.
+            kept: this client's blocks from block `low` on.
+            size: how many entries a block has, and the log's making, by the same reply.
+            epoch: how many entries a block has, and the log's making, by the same reply.
+
+        Raises: LayoutError if another program has written to a block.
         """
         if kind == _LIST:
             return item  # type: ignore[no-any-return]
@@ -360,8 +369,12 @@ class ReadingEntries(LogBase):
 def split(start: int, ends: bytes, data: bytes) -> list[bytes]:
     """Return the entries of a part of a raw block.
 
-    Arguments: start: where the first of them begins; ends: where each one ends, 4 bytes each; data:
-    the bytes from start on. Raises: DamagedBlockError if the ends are not in order. O(entries).
+    Arguments:
+        start: where the first of them begins.
+        ends: where each one ends, 4 bytes each.
+        data: the bytes from start on.
+
+    Raises: DamagedBlockError if the ends are not in order. O(entries).
     """
     found = []
     begin = 0

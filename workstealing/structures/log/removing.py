@@ -28,12 +28,12 @@ class Removing(LogBase):
         """Evict old entries: all up to and including an offset, or all but the last ones.
 
         They are gone for all readers at once; their memory is freed by whole blocks. All other
-        entries keep their offsets. Arguments: one of offset, 0 or more, and keep: how many entries
-        stay. Returns: how many were evicted. Raises: ConfigurationError; LayoutError, also for
-        keep= if the block of the last entry is not there, and if 10,000 blocks in a row are not
-        there that would have to be freed. One round trip for each 100 blocks, and one more if the
-        client knows too little of the log; if the process dies in between, the next eviction or
-        `LogTrimmer` frees the rest.
+        entries keep their offsets. One of the two arguments is given: offset, 0 or more, or keep,
+        how many entries stay. Returns: how many were evicted. Raises: ConfigurationError;
+        LayoutError, also for keep= if the block of the last entry is not there, and if 10,000
+        blocks in a row are not there that would have to be freed. One round trip for each 100
+        blocks, and one more if the client knows too little of the log; if the process dies in
+        between, the next eviction or `LogTrimmer` frees the rest.
         """
         if (offset is None) == (keep is None):
             raise ConfigurationError(

@@ -32,7 +32,11 @@ def shard_of(member: bytes, ick_shards: int) -> int:
 class ShardNames(IckNames):
     """The keys of one ick shard, all in its own slot; see the catalogue in ``lua/README.md``.
 
-    Arguments: name: the ShardedIck's; shard: 0 and up. No two share a slot: see `spread_tag`.
+    Arguments:
+        name: the ShardedIck's.
+        shard: 0 and up.
+
+    No two share a slot: see `spread_tag`.
     """
 
     def __init__(self, name: bytes, shard: int) -> None:
@@ -93,8 +97,9 @@ def checked_ick_shards(ick_shards: object) -> int:
 class Core:
     """The layout of one ShardedIck as this process knows it; all users of the object share it.
 
-    Arguments: name; ick_shards: the number that was asked for, None for that of the layout;
-    clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
+    Arguments:
+        ick_shards: the number that was asked for, None for that of the layout.
+        clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
     """
 
     def __init__(self, name: Any, ick_shards: int | None, clock_shift_ms: int) -> None:

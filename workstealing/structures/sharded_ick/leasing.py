@@ -131,11 +131,14 @@ class _LeasedOperations:
     def ack_all(self, token: str) -> Steps[int]:
         """Acknowledge everything that a reservation holds, without naming its members.
 
-        Arguments: token: of the `Batch`. All reserved members count as done. So the batch must have
-        been reserved with backwash, or all earlier reservations must have been acknowledged. Renews
-        the lease if less than half of it is left. Returns: how many were removed; 0, with nothing
-        changed, once the lease or the reservation no longer holds. Raises: ConfigurationError;
-        LayoutError. One round trip for each 5,000.
+        Arguments:
+            token: of the `Batch`.
+
+        All reserved members count as done. So the batch must have been reserved with backwash, or
+        all earlier reservations must have been acknowledged. Renews the lease if less than half of
+        it is left. Returns: how many were removed; 0, with nothing changed, once the lease or the
+        reservation no longer holds. Raises: ConfigurationError; LayoutError. One round trip for
+        each 5,000.
         """
         return self._acking_all(checked_reservation(token))
 
@@ -193,7 +196,7 @@ class _LeasedOperations:
     ) -> Operation:
         """Return an exchange's operation, which returns the reply; for the package itself.
 
-        Arguments: as of `exchange`; counts: reply the number of reserved members, not the members.
+        Arguments as of `exchange`; counts: reply the number of reserved members, not the members.
         """
         names = self._names
         return Operation(
@@ -208,9 +211,13 @@ class _LeasedOperations:
     def going_on(self, n: int, left: Any, first: int, *, counts: bool = False) -> Operation:
         """Return the operation that goes on with a large reservation; for the package itself.
 
-        Arguments: n and counts: as of `exchanging`; left: the rest, by its reply; first: how many
-        members have been returned. The operation returns the reply; None once lease or reservation
-        is over.
+        Arguments:
+            n: as of `exchanging`.
+            counts: as of `exchanging`.
+            left: the rest, by its reply.
+            first: how many members have been returned.
+
+        The operation returns the reply; None once lease or reservation is over.
         """
         names = self._names
         return Operation(
@@ -299,10 +306,13 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
     def reserve(self, counts: Mapping[int, int]) -> Steps[dict[int, tuple[str, int]]]:
         """Reserve in several ick shards at once, with backwash: as `LeasedIck.reserve`.
 
-        Arguments: counts: ick shard -> number of members. Returns: ick shard -> (token, number of
-        members), for each ick shard with reserved members. If a lease is lost, or a resize waits
-        for it, its ick shard is left out and not changed. Raises: ConfigurationError; LayoutError.
-        One round trip for up to 1,000 members in each, one or two more for each 1,000 beyond.
+        Arguments:
+            counts: ick shard -> number of members.
+
+        Returns: ick shard -> (token, number of members), for each ick shard with reserved members.
+        If a lease is lost, or a resize waits for it, its ick shard is left out and not changed.
+        Raises: ConfigurationError; LayoutError. One round trip for up to 1,000 members in each, one
+        or two more for each 1,000 beyond.
         """
         if not isinstance(counts, Mapping) or any(map(is_no_count, counts.values())):
             raise ConfigurationError(
@@ -315,10 +325,12 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
     def ack_all(self, tokens: Mapping[int, str]) -> Steps[dict[int, int]]:
         """Acknowledge everything that reservations hold: as `LeasedIck.ack_all`.
 
-        Arguments: tokens: ick shard -> token of the reservation; ick shards that are not leased
-        here are passed over. Returns: ick shard -> how many members were removed. Raises:
-        ConfigurationError; LayoutError. One round trip for each 5,000 members of the largest
-        reservation.
+        Arguments:
+            tokens: ick shard -> token of the reservation; ick shards that are not leased here are
+                passed over.
+
+        Returns: ick shard -> how many members were removed. Raises: ConfigurationError;
+        LayoutError. One round trip for each 5,000 members of the largest reservation.
         """
         if not isinstance(tokens, Mapping):
             raise ConfigurationError(
@@ -446,7 +458,10 @@ def take_any(
 ) -> Steps[tuple[ShardedLayout, tuple[int, str]]]:
     """Take the lease of the neediest free ick shard; return the layout, and (ick shard, token).
 
-    Arguments: holder; random: see `in_order_of_need`; asked: takes note of what the call may hold.
+    Arguments:
+        random: see `in_order_of_need`.
+        asked: takes note of what the call may hold.
+
     Raises: NoLease; LayoutError. Two round trips, one more for each ick shard that another consumer
     takes first.
     """
@@ -481,9 +496,12 @@ def take_all(
 ) -> Steps[tuple[ShardedLayout, list[tuple[int, str]]]]:
     """Take the leases of all ick shards, or none; return the layout and each (ick shard, token).
 
-    Arguments: holder; take_over: whether leases of a consumer of the same name are taken from it;
-    asked: takes note of what the call may hold. Raises: NoLease; LayoutError. Two round trips, one
-    more if another consumer took a lease in between.
+    Arguments:
+        take_over: whether leases of a consumer of the same name are taken from it.
+        asked: takes note of what the call may hold.
+
+    Raises: NoLease; LayoutError. Two round trips, one more if another consumer took a lease in
+    between.
     """
     asked = AskedLeases() if asked is None else asked
     yield from core.open_to_write()
@@ -520,9 +538,12 @@ def taking(
 ) -> Steps[list[str | None]]:
     """Take the leases of ick shards; one round trip.
 
-    Arguments: asked: takes note of those that the caller may hold from now on; take_over: take them
-    from a holder of the same name, too. Returns: for each ick shard the token, "" if the lease is
-    held, None if the layout is out of date.
+    Arguments:
+        asked: takes note of those that the caller may hold from now on.
+        take_over: take them from a holder of the same name, too.
+
+    Returns: for each ick shard the token, "" if the lease is held, None if the layout is out of
+    date.
     """
     wanted = list(shards)
     asked.ick_shards.update(wanted)
@@ -562,9 +583,11 @@ def _acking_reservations(
 ) -> Steps[dict[int, int]]:
     """Acknowledge all that reservations hold, in several ick shards at once.
 
-    Arguments: reservations: ick shard -> the tokens of the lease and of the reservation. Returns:
-    ick shard -> how many members were removed. One round trip for each 5,000 members of the
-    largest.
+    Arguments:
+        reservations: ick shard -> the tokens of the lease and of the reservation.
+
+    Returns: ick shard -> how many members were removed. One round trip for each 5,000 members of
+    the largest.
     """
     done = dict.fromkeys(reservations, 0)
     todo = list(reservations)
@@ -591,8 +614,9 @@ def _acking_reservations(
 def in_order_of_need(looks: Sequence[ShardLook], random: Callable[[], float]) -> list[int]:
     """Return the free ick shards, in the order in which to lease them.
 
-    Arguments: looks; random: draws whether the neediest goes first, or the one among those with
-    members that was leased longest ago.
+    Arguments:
+        random: draws whether the neediest goes first, or the one among those with members that was
+            leased longest ago.
     """
     free = [(shard, seen) for shard, seen in enumerate(looks) if not seen.left_ms]
     waiting = sorted(

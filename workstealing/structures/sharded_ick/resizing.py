@@ -47,8 +47,10 @@ def resize(
 ) -> Steps[Resized]:
     """Begin to change the number of ick shards, or go on with it; see `ShardedIck.resize`.
 
-    Arguments: ick_shards; limit; asked: takes note of the leases that the call may hold. Raises: as
-    `ShardedIck.resize`.
+    Arguments:
+        asked: takes note of the leases that the call may hold.
+
+    Raises: as `ShardedIck.resize`.
     """
     asked = AskedLeases() if asked is None else asked
     layout = yield from _begun(core, ick_shards)

@@ -192,14 +192,17 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
     ) -> Asking[LeasesT]:
         """Take the leases of all ick shards, or none of them, for a consumer that wants the whole.
 
-        Arguments: consumer: a name, for people to read; lease: how long the leases hold unless they
-        are extended, seconds or a timedelta; take_over: take leases from a consumer of the same
-        name, which then gets LeaseLost; for a restarted process under a name of its own. Returns:
-        `Leases`, a list of `LeasedIck`, whose methods act on all of them. Raises: NoLease, which
-        names a holder and how long it holds its lease, or says that a resize is not finished. Then
-        nothing was taken, but if another consumer came in between, leases taken over from the same
-        name may have been given back. Also raises ConfigurationError; LayoutError. Two round trips.
-        A call that is interrupted or cut off gives back what it was granted.
+        Arguments:
+            consumer: a name, for people to read.
+            lease: how long the leases hold unless they are extended, seconds or a timedelta.
+            take_over: take leases from a consumer of the same name, which then gets LeaseLost; for
+                a restarted process under a name of its own.
+
+        Returns: `Leases`, a list of `LeasedIck`, whose methods act on all of them. Raises: NoLease,
+        which names a holder and how long it holds its lease, or says that a resize is not finished.
+        Then nothing was taken, but if another consumer came in between, leases taken over from the
+        same name may have been given back. Also raises ConfigurationError; LayoutError. Two round
+        trips. A call that is interrupted or cut off gives back what it was granted.
         """
         asked = AskedLeases()
         return self._asking(
@@ -210,7 +213,11 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
     def reserved(self, ick_shard: int, token: str, start: int = 0) -> Steps[Reserved | None]:
         """Return the members of a reservation; needs no lease and changes nothing.
 
-        Arguments: ick_shard: 0 and up; token: of the `Batch`; start: how many members to pass over.
+        Arguments:
+            ick_shard: 0 and up.
+            token: of the `Batch`.
+            start: how many members to pass over.
+
         Returns: up to 1,000 pairs (member as bytes, score), lowest scores first; empty after the
         last one; None if the reservation no longer holds. Raises: ConfigurationError; LayoutError.
         One round trip.
@@ -290,11 +297,15 @@ class ShardedIck(_EitherShardedIck[BlockingClient, Ick, Leases], BlockingAsks):
     CRC-32 of a member chooses its ick shard; each ick shard lies in a cluster slot of its own, and
     has one consumer at a time, by a lease.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncShardedIck` takes an asyncio
-    client); name: any; ick_shards: how many, 1 to 1,024; None: as many as there are;
-    clock_shift_ms: for tests, how far this object's clock is ahead of the server's. The number is
-    written down at the first use; another one is refused later, and changed by `resize`. Raises:
-    ConfigurationError for a wrong argument.
+    Arguments:
+        client: a redis.Redis or redis.RedisCluster (`AsyncShardedIck` takes an asyncio client).
+        name: any.
+        ick_shards: how many, 1 to 1,024.
+        None: as many as there are.
+        clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
+
+    The number is written down at the first use; another one is refused later, and changed by
+    `resize`. Raises: ConfigurationError for a wrong argument.
     """
 
     _ick_kind, _leases_kind, _leased_kind = Ick, Leases, LeasedIck
@@ -307,10 +318,14 @@ class ShardedIck(_EitherShardedIck[BlockingClient, Ick, Leases], BlockingAsks):
         the one with members that was leased longest ago, so that none starves. Empty ones come
         last.
 
-        Arguments: consumer: a name, for people to read; lease: how long the lease holds, seconds or
-        a timedelta, unless it is extended, as each reserve, exchange and ack does when less than
-        half is left; wait: how long to go on trying. Raises, on entering: NoLease; LayoutError;
-        ConfigurationError, at once for a wrong argument. Two round trips; one at the end.
+        Arguments:
+            consumer: a name, for people to read.
+            lease: how long the lease holds, seconds or a timedelta, unless it is extended, as each
+                reserve, exchange and ack does when less than half is left.
+            wait: how long to go on trying.
+
+        Raises, on entering: NoLease; LayoutError; ConfigurationError, at once for a wrong argument.
+        Two round trips; one at the end.
 
             with sharded.lease("worker 7", lease=30) as ick:
                 batch = ick.reserve(100)

@@ -162,9 +162,11 @@ class QueueBase(Namespaced[Any]):
 class QueueNamespace(NamespaceStructure[Any]):
     """All shuffle queues of one namespace, as one structure: `QueueExpiry` keeps it clean.
 
-    Arguments: client: any client of redis-py, blocking or not; namespace. Raises:
-    ConfigurationError. Makes no connection. The size of a namespace is the number of its queues in
-    use.
+    Arguments:
+        client: any client of redis-py, blocking or not.
+
+    Raises: ConfigurationError. Makes no connection. The size of a namespace is the number of its
+    queues in use.
     """
 
     kind = "shuffle queues"

@@ -21,11 +21,15 @@ _MASK = (1 << 64) - 1
 def streams_of(tenant: str | bytes, streams: int, streams_per_tenant: int) -> tuple[int, ...]:
     """Choose a tenant's streams: always the same ones, on every platform and in every Python.
 
-    Arguments: tenant: a text (read as UTF-8) or bytes; streams: how many there are, 1 to 4,096;
-    streams_per_tenant: how many of them the tenant has, 1 to `streams`. Returns: so many different
-    numbers in 0..streams-1, in the order of choice, which is the order in which a write looks at
-    them; every selection is as likely as any other. Raises: ConfigurationError. No Redis
-    command; about 20 us for four streams, and then remembered for the last 8,192 tenants.
+    Arguments:
+        tenant: a text (read as UTF-8) or bytes.
+        streams: how many there are, 1 to 4,096.
+        streams_per_tenant: how many of them the tenant has, 1 to `streams`.
+
+    Returns: so many different numbers in 0..streams-1, in the order of choice, which is the order
+    in which a write looks at them; every selection is as likely as any other. Raises:
+    ConfigurationError. No Redis command; about 20 us for four streams, and then remembered for the
+    last 8,192 tenants.
 
     The algorithm is a part of the layout, and other languages can follow it. A round number follows
     the tenant's bytes (from 0; four bytes, the highest first). The SHA-256 digest of both is cut
@@ -42,7 +46,11 @@ def streams_of(tenant: str | bytes, streams: int, streams_per_tenant: int) -> tu
 def overlap_probability(streams: int, streams_per_tenant: int, at_least: int = 1) -> float:
     """Return the probability that two tenants share at least so many streams.
 
-    Arguments: streams and streams_per_tenant as in `streams_of`; at_least: 0 to streams_per_tenant.
+    Arguments:
+        streams: as in `streams_of`.
+        streams_per_tenant: as in `streams_of`.
+        at_least: 0 to streams_per_tenant.
+
     Returns: the tail of the hypergeometric distribution, computed in whole numbers and rounded
     once. Raises: ConfigurationError. No Redis command.
     """

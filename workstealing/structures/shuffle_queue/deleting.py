@@ -40,8 +40,12 @@ def delete_some(
 ) -> Steps[Deleted]:
     """Delete at most `limit` keys of a queue that is due, by one script.
 
-    Arguments: names: of the queue; due: the due index that it stands in; is_forced: delete it even
-    if it is not due, and its dead messages too, which otherwise stay; clock_shift_ms: for tests.
+    Arguments:
+        names: of the queue.
+        due: the due index that it stands in.
+        is_forced: delete it even if it is not due, and its dead messages too, which otherwise stay.
+        clock_shift_ms: for tests.
+
     Raises: LayoutError. Two round trips.
     """
     with holding_ours(names.meta):

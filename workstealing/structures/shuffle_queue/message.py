@@ -71,7 +71,10 @@ class OverdueMessage:
 def overdue_message(key: bytes, member: Any, deadline: Any) -> OverdueMessage:
     """Return the message of a member of the index of deadlines, whose score is its deadline.
 
-    Arguments: key: of the index; member; deadline. Raises: LayoutError for nonsense.
+    Arguments:
+        key: of the index.
+
+    Raises: LayoutError for nonsense.
     """
     number, entry, tracked = stored_place(key, member)
     ms = stored_number(key, "a deadline in ms", deadline)
@@ -113,7 +116,9 @@ def read_message(
 ) -> Message:
     """Make the message of an entry: its fields and values in one flat list, bytes or text.
 
-    Arguments: attempts: how often it was delivered; now: the server's time at delivery, in ms.
+    Arguments:
+        attempts: how often it was delivered.
+        now: the server's time at delivery, in ms.
     """
     fields: dict[Any, Any] = {}
     own: dict[str, str] = {}
@@ -202,7 +207,10 @@ def unwritable(fields: Mapping[Any, Any], error: UnicodeEncodeError) -> Configur
 def deadline_ms(deadline: object) -> int:
     """Return a deadline in ms since the epoch.
 
-    Arguments: deadline: an aware datetime, or Unix seconds. Raises: ConfigurationError.
+    Arguments:
+        deadline: an aware datetime, or Unix seconds.
+
+    Raises: ConfigurationError.
     """
     seconds = deadline
     if isinstance(deadline, dt.datetime):

@@ -53,7 +53,9 @@ def stored_stream(key: bytes, value: Any) -> int:
 def stored_place(key: bytes, value: Any) -> tuple[int, str, str | None]:
     """Return the place of a message that was read from a key of a queue's.
 
-    Arguments: key; value: ``number:entry id``, and behind a colon the tracking id if it has one.
+    Arguments:
+        value: ``number:entry id``, and behind a colon the tracking id if it has one.
+
     Returns: these three. Raises: LayoutError for anything else.
     """
     found = _PLACE.fullmatch(as_text(value))
@@ -103,8 +105,10 @@ class GroupNames:
 class QueueNames(NamesBeside[GroupNames]):
     """The keys of one queue; all share the slot of its name.
 
-    Arguments: name: of the queue, and of the legacy stream that is read too. Raises:
-    ConfigurationError for anything but a usable name.
+    Arguments:
+        name: of the queue, and of the legacy stream that is read too.
+
+    Raises: ConfigurationError for anything but a usable name.
     """
 
     def __init__(self, name: object) -> None:

@@ -131,15 +131,20 @@ class ShuffleQueue(_Operations, BlockingAsks, BlockingWaiting):
     messages, one message each. So a tenant with a million messages delays only tenants that share
     its streams. Delivery is at least once: a delivered message stays pending until `ack`.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncShuffleQueue` takes an asyncio
-    client); name: the queue's; all its keys share one hash slot, and on a cluster a name with a
-    lone brace is refused. Other producers' stream at the name itself is read too, by the group of
-    that same name, so a plain stream can be moved over without a pause. streams and
-    streams_per_tenant: may differ between processes and change at any time; no message is stranded
-    by that. ttl: for how long an unused queue is kept before `QueueExpiry` deletes it, in seconds
-    or a timedelta. notify: whether writes wake waiting readers; without it they look ten times a
-    second. namespace: its due index names the queue. allow_eviction: names of ``allkeys-*``
-    policies that are accepted although they may evict messages. clock_shift_ms: for tests.
+    Arguments:
+        client: a redis.Redis or redis.RedisCluster (`AsyncShuffleQueue` takes an asyncio client).
+        name: the queue's; all its keys share one hash slot, and on a cluster a name with a lone
+            brace is refused. Other producers' stream at the name itself is read too, by the group
+            of that same name, so a plain stream can be moved over without a pause. streams and
+            streams_per_tenant: may differ between processes and change at any time; no message is
+            stranded by that.
+        ttl: for how long an unused queue is kept before `QueueExpiry` deletes it, in seconds or a
+            timedelta.
+        notify: whether writes wake waiting readers; without it they look ten times a second.
+        namespace: its due index names the queue.
+        allow_eviction: names of ``allkeys-*`` policies that are accepted although they may evict
+            messages.
+        clock_shift_ms: for tests.
 
     Makes no connection before the first call, which costs two to four more round trips. Attributes:
     name: the queue's, as a text.

@@ -80,8 +80,11 @@ class NoMessages:
 class Patience:
     """How long a blocking read goes on, and how long it waits before each further look.
 
-    Arguments: seconds: of the whole read; ttl: of the queue, which a look keeps; polls: whether
-    nobody notifies; monotonic: this process's own clock.
+    Arguments:
+        seconds: of the whole read.
+        ttl: of the queue, which a look keeps.
+        polls: whether nobody notifies.
+        monotonic: this process's own clock.
     """
 
     def __init__(
@@ -150,13 +153,16 @@ class ReadingMessages(QueueBase):
         The streams that have messages for the group take turns, one order for all readers. A
         message stays pending until `ack`; `nack` gives it back.
 
-        Arguments: group: it is created if needed, and gets every message that the queue holds;
-        consumer: a name of this reader's own; block: how long to wait for a message, in seconds or
-        a timedelta, 0 not to wait; prefer_stream: the number of a stream that goes first, if it has
-        messages. Raises: ConfigurationError; LayoutError. One round trip and about ten Redis
-        commands, however many streams there are, if the read before has seen the streams that are
-        next in turn; two more round trips at worst. One more every five seconds, to show that the
-        consumer is alive.
+        Arguments:
+            group: it is created if needed, and gets every message that the queue holds.
+            consumer: a name of this reader's own.
+            block: how long to wait for a message, in seconds or a timedelta, 0 not to wait.
+            prefer_stream: the number of a stream that goes first, if it has messages.
+
+        Raises: ConfigurationError; LayoutError. One round trip and about ten Redis commands,
+        however many streams there are, if the read before has seen the streams that are next in
+        turn; two more round trips at worst. One more every five seconds, to show that the consumer
+        is alive.
 
         A read that redis-py sends twice is answered by the same message. A call that is interrupted
         or cut off gives back what it was granted, within the client's own time-out.
@@ -174,12 +180,14 @@ class ReadingMessages(QueueBase):
     ) -> Asking[list[Message]]:
         """Return up to n messages, in turn: one of each stream, and round again.
 
-        Arguments: n: 1 to 1,000; others as of `read`. Returns: a list, empty if nothing came. It
-        waits for the first message only. Raises: as `read`. More than 100 are read in pieces of up
-        to 100, each by a script of its own; other consumers may read in between. A fault after the
-        first piece ends the call with the messages that were read. If the process is killed then,
-        they stay pending until the reaper returns them. Round trips as of `read` for each piece;
-        about six Redis commands a message.
+        Arguments:
+            n: 1 to 1,000; others as of `read`.
+
+        Returns: a list, empty if nothing came. It waits for the first message only. Raises: as
+        `read`. More than 100 are read in pieces of up to 100, each by a script of its own; other
+        consumers may read in between. A fault after the first piece ends the call with the messages
+        that were read. If the process is killed then, they stay pending until the reaper returns
+        them. Round trips as of `read` for each piece; about six Redis commands a message.
         """
         return self._looking_on(
             group, consumer, checked_count(n, "n", 1, MOST_MESSAGES), block, prefer_stream
@@ -289,8 +297,12 @@ class ReadingMessages(QueueBase):
     ) -> Steps[list[Message] | NoMessages]:
         """Look for at most n messages, at most `MESSAGES_A_SCRIPT` by each script.
 
-        Arguments: view: of the group; asked: of the call; n; prefer: the number of a stream that
-        goes first, or None; woken: the number of the stream that a notification named, or None.
+        Arguments:
+            view: of the group.
+            asked: of the call.
+            prefer: the number of a stream that goes first, or None.
+            woken: the number of the stream that a notification named, or None.
+
         Returns: the messages, or `NoMessages`. Raises: LayoutError. One round trip for each piece,
         if it goes as expected.
         """
@@ -509,8 +521,12 @@ class ReadingMessages(QueueBase):
     def _announcing(self, view: View, consumer: str | bytes) -> Steps[None]:
         """Say that a consumer is alive, and let its group read the queue.
 
-        Arguments: view: of the group; consumer: its name. The pickup delays seen so far are handed
-        over too. Raises: LayoutError. One round trip; two more for a group that is not registered.
+        Arguments:
+            view: of the group.
+            consumer: its name.
+
+        The pickup delays seen so far are handed over too. Raises: LayoutError. One round trip; two
+        more for a group that is not registered.
         """
         is_new = self._place is None
         due, mark, text = self._place or (yield from self._placing())
@@ -545,8 +561,11 @@ class ReadingMessages(QueueBase):
     def _joining(self, view: View) -> Steps[None]:
         """Register a group, and find the streams that hold messages already.
 
-        Arguments: view: of the group. Raises: LayoutError. One round trip, or two if there are more
-        streams than this process knew.
+        Arguments:
+            view: of the group.
+
+        Raises: LayoutError. One round trip, or two if there are more streams than this process
+        knew.
         """
         due, mark, text = self._place or (yield from self._placing())
         keys, names = self.keys, view.names

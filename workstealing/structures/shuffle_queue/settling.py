@@ -85,10 +85,14 @@ class Settling(QueueBase):
         """Give messages back, to be delivered again at their streams' turns, to any consumer.
 
         A message that fails for ever is given back for ever, until `ShuffleQueueReaper` sets it
-        aside by its own max_attempts. Arguments: messages; delay: before they may be delivered, in
-        seconds or a timedelta. Returns: how many were given back; a message that has been delivered
-        again since is not counted. Raises: ConfigurationError; LayoutError. One round trip for each
-        group and 100 messages, in pieces as of `ack`.
+        aside by its own max_attempts.
+
+        Arguments:
+            delay: before they may be delivered, in seconds or a timedelta.
+
+        Returns: how many were given back; a message that has been delivered again since is not
+        counted. Raises: ConfigurationError; LayoutError. One round trip for each group and 100
+        messages, in pieces as of `ack`.
         """
         delay_ms = int(seconds_of(delay, "delay") * 1000)
         return self._nacking(_in_parts(messages), delay_ms)
@@ -139,9 +143,12 @@ class Settling(QueueBase):
     def dead(self, group: str | bytes, n: int = 100) -> Steps[Page[DeadMessage]]:
         """List messages that were set aside for a group, the oldest first.
 
-        Arguments: group; n: 1 to 10,000. Returns: a `Page` of `DeadMessage`, a list whose `more`
-        says how many others there are; of more than 1,000 (or n) it looks at that many only.
-        Raises: ConfigurationError; LayoutError. One round trip for each 100 of these.
+        Arguments:
+            n: 1 to 10,000.
+
+        Returns: a `Page` of `DeadMessage`, a list whose `more` says how many others there are; of
+        more than 1,000 (or n) it looks at that many only. Raises: ConfigurationError; LayoutError.
+        One round trip for each 100 of these.
         """
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 10_000:
             raise ConfigurationError(
@@ -167,11 +174,15 @@ class Settling(QueueBase):
         """Write messages that were set aside into their streams again, their attempts forgotten.
 
         They get new ids, wait at the end of their stream, and are delivered to this group alone. A
-        message of the legacy stream goes to any of that stream's readers. Arguments: group; ids: of
-        `dead`. Returns: how many were dead. Raises: ConfigurationError for anything but an id;
-        LayoutError; errors of redis-py: a server that is out of memory has changed nothing of the
-        100 messages at hand. One round trip for each 100, each atomic, and one when the groups have
-        changed. If a fault or a kill prevents some pieces, their messages are still dead.
+        message of the legacy stream goes to any of that stream's readers.
+
+        Arguments:
+            ids: of `dead`.
+
+        Returns: how many were dead. Raises: ConfigurationError for anything but an id; LayoutError;
+        errors of redis-py: a server that is out of memory has changed nothing of the 100 messages
+        at hand. One round trip for each 100, each atomic, and one when the groups have changed. If
+        a fault or a kill prevents some pieces, their messages are still dead.
         """
         return self._reviving(self.keys.group(group), _places(ids))
 
@@ -210,9 +221,11 @@ class Settling(QueueBase):
     def discard(self, group: str | bytes, *ids: str) -> Steps[int]:
         """Forget messages that were set aside, for good.
 
-        Arguments: group; ids: of `dead`. Returns: how many were dead. Raises: ConfigurationError;
-        LayoutError. One round trip for each 100 ids, each atomic; after a fault the rest is still
-        dead.
+        Arguments:
+            ids: of `dead`.
+
+        Returns: how many were dead. Raises: ConfigurationError; LayoutError. One round trip for
+        each 100 ids, each atomic; after a fault the rest is still dead.
         """
         return self._discarding(self.keys.group(group), _places(ids))
 
@@ -229,8 +242,9 @@ class Settling(QueueBase):
     ) -> tuple[list[bytes], list[Any]]:
         """Return the keys of the messages' streams, and a script's arguments for each message.
 
-        Arguments: tracked: give its tracking id, and whether it has a deadline, instead of its
-        consumer and its delivery.
+        Arguments:
+            tracked: give its tracking id, and whether it has a deadline, instead of its consumer
+                and its delivery.
         """
         places: dict[int, int] = {LEGACY: 0}
         described: list[Any] = []

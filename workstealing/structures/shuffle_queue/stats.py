@@ -33,9 +33,12 @@ T = TypeVar("T")
 def percentile(histogram: Mapping[int, int], share: float) -> int | None:
     """Return the number of ms within which a share of the messages was picked up.
 
-    Arguments: histogram: `stats(group)["pickup_delay_ms"]`; share: more than 0, at most 1; 0.99 for
-    the 99th percentile. Returns: the top of the histogram's bucket, so at most twice the true
-    value; None for a histogram without a message. Raises: ConfigurationError for any other share.
+    Arguments:
+        histogram: `stats(group)["pickup_delay_ms"]`.
+        share: more than 0, at most 1; 0.99 for the 99th percentile.
+
+    Returns: the top of the histogram's bucket, so at most twice the true value; None for a
+    histogram without a message. Raises: ConfigurationError for any other share.
     """
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise ConfigurationError(f"share={share!r} is no share: give more than 0 and at most 1")
@@ -57,9 +60,12 @@ class Describing(QueueBase):
     ) -> Steps[dict[str, Any]]:
         """Describe the queue as one group sees it.
 
-        Arguments: group: if no group has read yet, it sees every message as waiting; most_messages:
-        how many messages to look at, at most, to count the tenants' messages (0: leave the tenants
-        out). Returns a dict:
+        Arguments:
+            group: if no group has read yet, it sees every message as waiting.
+            most_messages: how many messages to look at, at most, to count the tenants' messages (0:
+                leave the tenants out).
+
+        Returns a dict:
 
         - length: messages in all streams, acknowledged by some groups or not;
         - waiting: messages that the group was never given; pending: messages that its consumers

@@ -53,14 +53,18 @@ class Writing(QueueBase):
     ) -> Steps[str]:
         """Write a message into the shortest of the tenant's streams.
 
-        Arguments: tenant; fields: names and values, as redis-py takes them, up to 1,000, none of
-        which begins with ``ws:``; deadline: an aware datetime or Unix seconds, after which, by the
-        server's clock, the message is no longer delivered; tracking_id: by it `cancel` finds the
-        message; if it is given again, it means the later message. Returns: the message's id,
-        "<stream>-<ms>-<sequence>". Raises: ConfigurationError; LayoutError; errors of redis-py, for
-        instance of a full server: then nothing is written. One round trip, and one more after a
-        group has read for the first time; about 10 Redis commands, and up to 3 more for each
-        further group.
+        Arguments:
+            fields: names and values, as redis-py takes them, up to 1,000, none of which begins with
+                ``ws:``.
+            deadline: an aware datetime or Unix seconds, after which, by the server's clock, the
+                message is no longer delivered.
+            tracking_id: by it `cancel` finds the message; if it is given again, it means the later
+                message.
+
+        Returns: the message's id, "<stream>-<ms>-<sequence>". Raises: ConfigurationError;
+        LayoutError; errors of redis-py, for instance of a full server: then nothing is written. One
+        round trip, and one more after a group has read for the first time; about 10 Redis commands,
+        and up to 3 more for each further group.
         """
         flat = checked_fields(fields)
         if len(flat) > 2 * MOST_FIELDS:
@@ -164,11 +168,15 @@ class Writing(QueueBase):
         """List messages whose deadline has passed and that are still there, the earliest first.
 
         They are no longer delivered: the next read that meets them deletes them, or
-        `ShuffleQueueReaper` does. A message that a consumer has in hand is among them. Arguments:
-        n: 1 to 1,000; start: how many to pass over, for the next page. Returns: a `Page` of
-        `OverdueMessage`, with the tracking id of each; its `total` says how many are overdue, and
-        its `more` how many follow the listed ones. Raises: ConfigurationError; LayoutError. One
-        round trip.
+        `ShuffleQueueReaper` does. A message that a consumer has in hand is among them.
+
+        Arguments:
+            n: 1 to 1,000.
+            start: how many to pass over, for the next page.
+
+        Returns: a `Page` of `OverdueMessage`, with the tracking id of each; its `total` says how
+        many are overdue, and its `more` how many follow the listed ones. Raises:
+        ConfigurationError; LayoutError. One round trip.
         """
         n = _checked_place(n, "n", 1, MOST_OVERDUE)
         start = _checked_place(start, "start", 0, 2**53 - MOST_OVERDUE)

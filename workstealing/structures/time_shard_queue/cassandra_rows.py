@@ -192,8 +192,11 @@ class Claim(NamedTuple):
 class Changes(Generic[T]):
     """The changes that one batch is to make in a time shard.
 
-    Arguments: result: of the call, if the batch is applied; lock: as it is to be then. Without any
-    other change, and without a lock, nothing is sent.
+    Arguments:
+        result: of the call, if the batch is applied.
+        lock: as it is to be then.
+
+    Without any other change, and without a lock, nothing is sent.
     """
 
     def __init__(self, result: T, lock: Lock | None = None) -> None:
@@ -231,7 +234,10 @@ class Changes(Generic[T]):
     def batch(self, key: tuple[Any, ...], before: Lock, nonce: str) -> RowBatch | None:
         """Return the batch, None without changes.
 
-        Arguments: key: of the partition; before: the lock as it was read; nonce: of the batch.
+        Arguments:
+            key: of the partition.
+            before: the lock as it was read.
+            nonce: of the batch.
         """
         if not self._of_rows and self.lock is None:
             return None

@@ -209,10 +209,12 @@ class _EitherCassandraStore:
     def create_table(self, gc_grace_seconds: int = GC_GRACE_SECONDS) -> None:
         """Create the table unless it exists.
 
-        Arguments: gc_grace_seconds: how long Cassandra keeps tombstones at least: longer than any
-        node of yours is ever down, or is repaired after. A node that was down for longer brings
-        consumed messages back; see docs/cassandra.md. Raises: cassandra-driver's errors. One
-        statement; the keyspace must exist.
+        Arguments:
+            gc_grace_seconds: how long Cassandra keeps tombstones at least: longer than any node of
+                yours is ever down, or is repaired after.
+
+        A node that was down for longer brings consumed messages back; see docs/cassandra.md.
+        Raises: cassandra-driver's errors. One statement; the keyspace must exist.
         """
         self.session.execute(
             f"CREATE TABLE IF NOT EXISTS {self.table} ({_COLUMNS})"
@@ -236,8 +238,9 @@ class _EitherCassandraStore:
     def sender(self, end: float | None = None) -> Callable[[Any], Any]:
         """Return a function that runs a step and blocks until its reply is there.
 
-        Arguments: end: monotonic seconds from which on nothing is sent, and nothing is waited for;
-        None: as long as the driver waits.
+        Arguments:
+            end: monotonic seconds from which on nothing is sent, and nothing is waited for; None:
+                as long as the driver waits.
         """
 
         def send(step: Any) -> Any:
@@ -266,8 +269,11 @@ class _EitherCassandraStore:
     def met(future: Any, seconds: float) -> ReadTombstones | None:
         """Return what a traced read has met; None if it failed, or its trace is not there in time.
 
-        Arguments: future: of `begin_traced`; seconds: to wait. Cassandra writes a trace some
-        milliseconds after the read.
+        Arguments:
+            future: of `begin_traced`.
+            seconds: to wait.
+
+        Cassandra writes a trace some milliseconds after the read.
         """
         from cassandra import DriverException
         from cassandra.cluster import NoHostAvailable
@@ -336,9 +342,13 @@ class _EitherCassandraStore:
 class CassandraStore(_EitherCassandraStore):
     """Keeps TimeShardQueues in a table of Cassandra 4.1 or newer.
 
-    Arguments: session: of cassandra-driver, connected; keyspace; table: see `create_table`;
-    consistency: ``LOCAL_QUORUM``, or ``QUORUM`` for consumers in several data centres;
-    clock_shift_ms: for tests. Raises: ConfigurationError; MissingExtraError. No round trip.
+    Arguments:
+        session: of cassandra-driver, connected; keyspace.
+        table: see `create_table`.
+        consistency: ``LOCAL_QUORUM``, or ``QUORUM`` for consumers in several data centres.
+        clock_shift_ms: for tests.
+
+    Raises: ConfigurationError; MissingExtraError. No round trip.
 
     Statements are prepared at their first use. Reads, puts and acknowledgements are idempotent, and
     the session's retry policy may send them twice; takes are lightweight transactions, and are not.

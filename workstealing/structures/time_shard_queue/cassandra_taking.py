@@ -44,8 +44,9 @@ NOTHING = FoundLeases(False, [])
 class Taking:
     """One piece of a take: which messages it leases.
 
-    Arguments: time_shards; consumer; lease_ms; wanted: the most messages; max_attempts; is_turn:
-    whether no producer writes now, so that the head may move.
+    Arguments:
+        wanted: the most messages.
+        is_turn: whether no producer writes now, so that the head may move.
     """
 
     def __init__(

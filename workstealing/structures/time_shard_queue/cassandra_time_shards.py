@@ -82,11 +82,12 @@ _ATTEMPTS = 30
 class CassandraTimeShards:
     """The time shards of one queue on Cassandra; see `TimeShards` for the methods.
 
-    Arguments: store: a `CassandraStore`; name; rotation. A put is two round trips, an
-    acknowledgement three. A take is five, one of them a lightweight transaction; one that finds
-    nothing is four.
-    Every call raises LayoutError for foreign data or another rotation, and then has changed
-    nothing. It also raises cassandra-driver's errors.
+    Arguments:
+        store: a `CassandraStore`.
+
+    A put is two round trips, an acknowledgement three. A take is five, one of them a lightweight
+    transaction; one that finds nothing is four. Every call raises LayoutError for foreign data or
+    another rotation, and then has changed nothing. It also raises cassandra-driver's errors.
 
     Each batch has a nonce, which stands in the lock that it writes. If its answer says neither that
     it was applied nor that it was not, as a WriteTimeout does, the lock is read once more, and
@@ -338,8 +339,11 @@ class CassandraTimeShards:
     ) -> Steps[T]:
         """Look at a time shard, and commit the changes that `look` returns.
 
-        Arguments: look; nothing: the result where nothing was ever put; once: one attempt, as of a
-        recruit; asked: of a take, which keeps the claim of each batch that may have been applied.
+        Arguments:
+            nothing: the result where nothing was ever put.
+            once: one attempt, as of a recruit.
+            asked: of a take, which keeps the claim of each batch that may have been applied.
+
         Raises: Aborted if another writer came first, without `once` after 30 attempts.
         """
         pause = 0.001

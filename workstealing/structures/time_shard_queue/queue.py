@@ -126,10 +126,14 @@ class _TimeShardQueueOperations(Structure):
     def put(self, message: str | bytes, due: DueTime = None) -> Steps[str]:
         """Put a message into the producers' time shard.
 
-        Arguments: message: bytes, or text, kept as UTF-8; due: when it may first be taken: an aware
-        datetime, Unix seconds, or a timedelta from now; None: now. The store's clock judges it,
-        never this process's. Returns: its id. Raises: ConfigurationError; LayoutError; with Redis,
-        OutOfMemoryError if it is full. One round trip; three for the first message of a time shard.
+        Arguments:
+            message: bytes, or text, kept as UTF-8.
+            due: when it may first be taken: an aware datetime, Unix seconds, or a timedelta from
+                now; None: now.
+
+        The store's clock judges it, never this process's. Returns: its id. Raises:
+        ConfigurationError; LayoutError; with Redis, OutOfMemoryError if it is full. One round trip;
+        three for the first message of a time shard.
         """
         return self._putting(message_bytes(message), due_of(due))
 
@@ -143,10 +147,14 @@ class _TimeShardQueueOperations(Structure):
         has ended is leased anew. A message that has been taken `max_attempts` times in vain is set
         aside.
 
-        Arguments: consumer: a name, for people to read; lease: seconds, or a timedelta, until the
-        lease ends by itself: choose it longer than the work takes; drain_all: look at every other
-        time shard too, if there is nothing in the consumers'. Returns: a `Taken`, or None. Raises:
-        ConfigurationError; LayoutError. One round trip; with drain_all at most N.
+        Arguments:
+            consumer: a name, for people to read.
+            lease: seconds, or a timedelta, until the lease ends by itself: choose it longer than
+                the work takes.
+            drain_all: look at every other time shard too, if there is nothing in the consumers'.
+
+        Returns: a `Taken`, or None. Raises: ConfigurationError; LayoutError. One round trip; with
+        drain_all at most N.
 
         A call that is interrupted or cut off releases what it has leased. With Redis, one that
         redis-py sends twice is answered by the same message.
@@ -160,9 +168,12 @@ class _TimeShardQueueOperations(Structure):
     ) -> Asking[list[Taken]]:
         """Lease up to n messages; see `take`.
 
-        Arguments: n: 1 to 1,000. Returns: a list of `Taken`, of each time shard the lowest due
-        times first. With Redis, one round trip for each 100, each atomic: if the process dies
-        between two of them, the leases of the taken messages end by themselves.
+        Arguments:
+            n: 1 to 1,000.
+
+        Returns: a list of `Taken`, of each time shard the lowest due times first. With Redis, one
+        round trip for each 100, each atomic: if the process dies between two of them, the leases of
+        the taken messages end by themselves.
         """
         _checked_number("n", n, MOST_AT_ONCE)
         checked, asked = _checked_taking(consumer, lease), self._asked()
@@ -172,9 +183,9 @@ class _TimeShardQueueOperations(Structure):
     def ack(self, *messages: Taken | str) -> Steps[int]:
         """Say that messages are done: no take returns them again, whether or not they are leased.
 
-        An acknowledgement always wins, a late one too. Arguments: `Taken` or ids. Returns: how many
-        were known and not consumed before. Raises: ConfigurationError for anything but an id of
-        this queue. One round trip for each 200 messages of each time shard.
+        An acknowledgement always wins, a late one too. Messages are `Taken` or ids. Returns: how
+        many were known and not consumed before. Raises: ConfigurationError for anything but an id
+        of this queue. One round trip for each 200 messages of each time shard.
         """
         return self._changing("consume", self._placed(messages))
 
@@ -190,8 +201,13 @@ class _TimeShardQueueOperations(Structure):
     def release(self, message: Taken | str, due: DueTime = None) -> Steps[bool]:
         """End a lease early, so that the message is taken again at its time shard's turn.
 
-        This attempt is forgotten. Arguments: a `Taken`, whose lease must be the last one; or an id,
-        for any lease; due: a new due time, None for the old one. Returns: whether it was released;
+        This attempt is forgotten.
+
+        Arguments:
+            message: a `Taken`, whose lease must be the last one; or an id, for any lease.
+            due: a new due time, None for the old one.
+
+        Returns: whether it was released;
         False if another consumer has taken it since, or if it was consumed or set aside. Raises:
         ConfigurationError. One round trip.
         """
@@ -203,8 +219,11 @@ class _TimeShardQueueOperations(Structure):
     def extend(self, taken: Taken, lease: Duration = 60.0) -> Steps[bool]:
         """Let a lease last longer, for work that takes longer than expected.
 
-        Arguments: taken: a `Taken`, whose lease must be the last one; lease: for how long from now
-        on, in seconds or as a timedelta, by the store's clock; a longer lease is not shortened.
+        Arguments:
+            taken: a `Taken`, whose lease must be the last one.
+            lease: for how long from now on, in seconds or as a timedelta, by the store's clock; a
+                longer lease is not shortened.
+
         Returns: whether the lease still holds. False if another consumer has taken the message
         since, if it waits again, or if it was released, consumed or set aside: then stop working on
         it. Raises: ConfigurationError. One round trip.
@@ -243,9 +262,12 @@ class _TimeShardQueueOperations(Structure):
     def dead(self, n: int = 100) -> Steps[Page[DeadDueMessage]]:
         """List messages that were set aside, the oldest first.
 
-        Arguments: n: 1 to 1,000. Returns: a `Page` of `DeadDueMessage`, a list whose `more` says
-        how many others there are. Raises: ConfigurationError; LayoutError. One round trip for each
-        200 of each time shard, and one to count if there are n or more.
+        Arguments:
+            n: 1 to 1,000.
+
+        Returns: a `Page` of `DeadDueMessage`, a list whose `more` says how many others there are.
+        Raises: ConfigurationError; LayoutError. One round trip for each 200 of each time shard, and
+        one to count if there are n or more.
         """
         return self._listing_dead(_checked_number("n", n, MOST_AT_ONCE))
 
@@ -423,12 +445,16 @@ class TimeShardQueue(_TimeShardQueueOperations, BlockingAsks):
     than a period do no harm. A message therefore waits for its time shard's turn: see
     `docs/time_shard_queue.md`. Messages are delivered at least once: a take is a lease.
 
-    Arguments: store: the database that keeps it, `RedisStore(client)` or `CassandraStore(session,
-    keyspace)` (`AsyncTimeShardQueue` takes one for asyncio); name; shards: N, 4 to 1,024; with 6 or
-    more there is a time shard that nobody touches; period: the length of a turn, in seconds or as a
-    timedelta; max_attempts: how often a message may be taken in vain before it is set aside; clock:
-    chooses time shards, for tests. The first use writes N and the period down, and all processes
-    must give the same. Raises: ConfigurationError for an argument that cannot be used. No command.
+    Arguments:
+        store: the database that keeps it, `RedisStore(client)` or `CassandraStore(session,
+            keyspace)` (`AsyncTimeShardQueue` takes one for asyncio); name.
+        shards: N, 4 to 1,024; with 6 or more there is a time shard that nobody touches.
+        period: the length of a turn, in seconds or as a timedelta.
+        max_attempts: how often a message may be taken in vain before it is set aside.
+        clock: chooses time shards, for tests.
+
+    The first use writes N and the period down, and all processes must give the same. Raises:
+    ConfigurationError for an argument that cannot be used. No command.
 
     Source: the time shards of cassandra-ruby-queue (whose own arithmetic jumps at each hour).
     """

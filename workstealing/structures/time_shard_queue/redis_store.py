@@ -64,7 +64,9 @@ _RECEIPTS_KNOWN = 1000
 class TimeShardNames:
     """The keys of one time shard, all in its own slot; see the catalogue in ``lua/README.md``.
 
-    Arguments: name: the queue's; time_shard: 0 and up.
+    Arguments:
+        name: the queue's.
+        time_shard: 0 and up.
     """
 
     def __init__(self, name: bytes, time_shard: int) -> None:
@@ -99,8 +101,12 @@ def layout_key(name: bytes) -> bytes:
 def read_rotation(key: bytes, reply: Any, *, deleted: bool = False) -> Versioned[Rotation] | None:
     """Return the rotation that a layout says, None without a layout.
 
-    Arguments: key: of the layout; reply: HGETALL's; deleted: whether the queue may be one that is
-    being deleted. Raises: LayoutError for any other layout. No round trip.
+    Arguments:
+        key: of the layout.
+        reply: HGETALL's.
+        deleted: whether the queue may be one that is being deleted.
+
+    Raises: LayoutError for any other layout. No round trip.
     """
     called = f"the TimeShardQueue at {key.decode(errors='backslashreplace')}"
 
@@ -122,11 +128,14 @@ def read_rotation(key: bytes, reply: Any, *, deleted: bool = False) -> Versioned
 class RedisTimeShards:
     """The time shards of one queue on Redis; see `TimeShards` for the methods.
 
-    Arguments: twin: the one-attempt connections that jobs use; name; rotation; policies: eviction
-    policies that are accepted; clock_shift_ms: for tests. Every call is one round trip and one
-    script; `open` is two the first time, three for a new queue, then none; `counts` is one for all.
-    Every call raises LayoutError for foreign or newer data and for another rotation, and then has
-    changed nothing. It also raises redis-py's errors.
+    Arguments:
+        twin: the one-attempt connections that jobs use.
+        policies: eviction policies that are accepted.
+        clock_shift_ms: for tests.
+
+    Every call is one round trip and one script; `open` is two the first time, three for a new
+    queue, then none; `counts` is one for all. Every call raises LayoutError for foreign or newer
+    data and for another rotation, and then has changed nothing. It also raises redis-py's errors.
     """
 
     def __init__(
@@ -428,9 +437,11 @@ class _EitherRedisStore(Generic[ClientT]):
 class RedisStore(_EitherRedisStore[BlockingClient]):
     """Keeps TimeShardQueues on a Redis server or cluster.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncRedisStore` takes an asyncio
-    client); allow_eviction: ``allkeys-*`` policies that are accepted although they may
-    evict messages; clock_shift_ms: for tests, how far the scripts' clock is ahead of the server's.
+    Arguments:
+        client: a redis.Redis or redis.RedisCluster (`AsyncRedisStore` takes an asyncio client).
+        allow_eviction: ``allkeys-*`` policies that are accepted although they may evict messages.
+        clock_shift_ms: for tests, how far the scripts' clock is ahead of the server's.
+
     Raises: ConfigurationError for anything else.
     """
 

@@ -43,9 +43,13 @@ class Rotation:
     ) -> None:
         """Check that a queue has no other rotation than this one.
 
-        Arguments: found: what its layout says, None without one; queue: its name, as text; shards,
-        period: the caller's own words for these arguments, before their values. Raises:
-        ConfigurationError if it has another one.
+        Arguments:
+            found: what its layout says, None without one.
+            queue: its name, as text.
+            shards: the caller's own words for these arguments, before their values.
+            period: the caller's own words for these arguments, before their values.
+
+        Raises: ConfigurationError if it has another one.
         """
         if found is None or found == self:
             return
@@ -77,7 +81,9 @@ class Rotation:
     def margin_ms(self, time_shard: int, now_ms: int, lasting_ms: int = 0) -> int:
         """Return by how much a clock must be wrong for its owner to touch a time shard.
 
-        Arguments: time_shard; now_ms; lasting_ms: for how long from now on it is to be untouched.
+        Arguments:
+            lasting_ms: for how long from now on it is to be untouched.
+
         Returns: 0 if producers or consumers with the caller's own clock touch it meanwhile, else
         the distance to their nearest turn, past or to come, in ms. Clocks that are wrong by less do
         not touch it.
@@ -100,10 +106,13 @@ class Rotation:
     ) -> tuple[int, ...]:
         """Return the time shards that nobody touches now, nor for a while.
 
-        Arguments: now_ms; lasting_ms: that while; skew_ms: any other clock differs from the
-        caller's by less than this, by default a whole period. Returns: the safest ones first; with
-        a whole period, none for an N of 4 or 5, and N - 5 for 6 or more, one less if a period ends
-        meanwhile.
+        Arguments:
+            lasting_ms: that while.
+            skew_ms: any other clock differs from the caller's by less than this, by default a whole
+                period.
+
+        Returns: the safest ones first; with a whole period, none for an N of 4 or 5, and N - 5 for
+        6 or more, one less if a period ends meanwhile.
         """
         skew = self.period_ms if skew_ms is None else max(1, skew_ms)
         margins = [
@@ -133,9 +142,11 @@ class Rotation:
 def rotation_of(time_shards: object, period: object) -> Rotation:
     """Return the rotation of a number of time shards and a period.
 
-    Arguments: period: in seconds, or a timedelta. Raises: ConfigurationError for fewer than 4 time
-    shards (the error explains why), for too many, and for a period that is not in whole
-    milliseconds.
+    Arguments:
+        period: in seconds, or a timedelta.
+
+    Raises: ConfigurationError for fewer than 4 time shards (the error explains why), for too many,
+    and for a period that is not in whole milliseconds.
     """
     if isinstance(time_shards, bool) or not isinstance(time_shards, int):
         raise ConfigurationError(

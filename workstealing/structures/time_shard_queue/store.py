@@ -120,19 +120,25 @@ class TimeShards(Protocol):
     def open(self, create: bool = False, only_read: bool = False) -> Steps[Rotation | None]:
         """Read the layout.
 
-        Arguments: create: write a layout if there is none yet; only_read: the caller writes
-        nothing, so a layout that this release may only read is good enough. Returns: the queue's
-        `Rotation`, None without a layout. Raises: LayoutError for a foreign layout, for a layout
-        that this release may not use in this way, and for a queue that is being deleted.
+        Arguments:
+            create: write a layout if there is none yet.
+            only_read: the caller writes nothing, so a layout that this release may only read is
+                good enough.
+
+        Returns: the queue's `Rotation`, None without a layout. Raises: LayoutError for a foreign
+        layout, for a layout that this release may not use in this way, and for a queue that is
+        being deleted.
         """
         ...
 
     def put(self, time_shard: int, entries: Sequence[Entry], now_s: float) -> Steps[list[str]]:
         """Keep messages, and name them.
 
-        Arguments: now_s: the producer's clock, by which messages of the same due time are put in
-        order. Returns: their ids, in the form of `new_id`: the store may say in them where it keeps
-        a message.
+        Arguments:
+            now_s: the producer's clock, by which messages of the same due time are put in order.
+
+        Returns: their ids, in the form of `new_id`: the store may say in them where it keeps a
+        message.
         """
         ...
 
@@ -149,9 +155,13 @@ class TimeShards(Protocol):
         """Lease up to n messages that are due and not consumed, the lowest due time first.
 
         If no others are left, messages whose lease has ended are leased anew, or set aside if their
-        attempts have reached max_attempts. Arguments: is_turn: whether the consumers have their
-        turn here, so that no producer writes. Returns: messages that no other take can return
-        before their lease ends or they are released.
+        attempts have reached max_attempts.
+
+        Arguments:
+            is_turn: whether the consumers have their turn here, so that no producer writes.
+
+        Returns: messages that no other take can return before their lease ends or they are
+        released.
         """
         ...
 
@@ -167,7 +177,10 @@ class TimeShards(Protocol):
     ) -> Steps[bool]:
         """End a lease early, so that the message waits again; its attempt is forgotten.
 
-        Arguments: token: of the `Held`; None: of any lease; due: None for the old due time.
+        Arguments:
+            token: of the `Held`; None: of any lease.
+            due: None for the old due time.
+
         Returns: whether that lease still held.
         """
         ...

@@ -33,8 +33,11 @@ Id = str | int | bytes
 class TrackedSetNames:
     """The keys of one tracked set; see the catalogue in ``lua/README.md``.
 
-    Arguments: key: the tracked set's name; sub_sets: the number of sub-sets of its ids. Raises:
-    ConfigurationError for an unusable name or number.
+    Arguments:
+        key: the tracked set's name.
+        sub_sets: the number of sub-sets of its ids.
+
+    Raises: ConfigurationError for an unusable name or number.
     """
 
     def __init__(self, key: str | bytes, sub_sets: int) -> None:

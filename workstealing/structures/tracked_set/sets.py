@@ -237,11 +237,13 @@ class _EitherTrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
 class TrackedSet(_EitherTrackedSet[BlockingClient], Blocking):
     """A set of ids that have work, which two jobs keep in step with a database table.
 
-    Arguments: client: a redis.Redis or redis.RedisCluster (`AsyncTrackedSet` takes an asyncio
-    client); key: its name; source: asks the table (see `Source`); only the jobs and `drift` need
-    it; sub_sets: the number of sub-sets of the ids, so that a busy application does not abort every
-    removal (part of the layout: the first use fixes it); allow_eviction: maxmemory policies to
-    accept although they may evict a sub-set.
+    Arguments:
+        client: a redis.Redis or redis.RedisCluster (`AsyncTrackedSet` takes an asyncio client).
+        key: its name.
+        source: asks the table (see `Source`); only the jobs and `drift` need it.
+        sub_sets: the number of sub-sets of the ids, so that a busy application does not abort every
+            removal (part of the layout: the first use fixes it).
+        allow_eviction: maxmemory policies to accept although they may evict a sub-set.
 
     Ids are text, ints or bytes, and are stored as text: 17 and "17" are the same id. Every method
     raises LayoutError for foreign data, and nothing is changed then; and redis-py's errors. The
@@ -259,10 +261,13 @@ class TrackedSet(_EitherTrackedSet[BlockingClient], Blocking):
     ) -> Drift:
         """Estimate by sample the difference between set and table, in both directions.
 
-        Arguments: sample: the number of tracked ids, and of rows with work, to look at; confidence:
-        of the intervals; seconds: the most time. Raises: ConfigurationError without a source, or if
-        the source cannot draw rows at random. A few round trips, and two questions to the database;
-        too slow for a slice.
+        Arguments:
+            sample: the number of tracked ids, and of rows with work, to look at.
+            confidence: of the intervals.
+            seconds: the most time.
+
+        Raises: ConfigurationError without a source, or if the source cannot draw rows at random. A
+        few round trips, and two questions to the database; too slow for a slice.
         """
         return self._drift(sample, confidence, seconds)
 

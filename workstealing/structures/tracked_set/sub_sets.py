@@ -60,8 +60,10 @@ def generations(
 def laid_out_sub_sets(twin: Twin, names: TrackedSetNames) -> int | None:
     """Return a tracked set's number of sub-sets; None if nobody has used it yet.
 
-    Arguments: twin; names: of the tracked set, with any number of sub-sets. Raises: LayoutError for
-    a foreign or newer layout. One round trip; nothing is written.
+    Arguments:
+        names: of the tracked set, with any number of sub-sets.
+
+    Raises: LayoutError for a foreign or newer layout. One round trip; nothing is written.
     """
     node = twin.node_of(key_slot(names.layout))
     (reply,) = twin.call(node, [("HGETALL", names.layout)], Budget(None, TIMEOUT_SECONDS))
@@ -85,8 +87,8 @@ def find(
 ) -> Iterator[tuple[list[int], list[bytes]]]:
     """Yield those of some ids that are tracked, as two lists of the same length: as `scan` does.
 
-    Arguments: twin; names; ids. Raises: LayoutError for a foreign key in a sub-set's place;
-    connection faults. One round trip to each node for each 500 ids.
+    Raises: LayoutError for a foreign key in a sub-set's place; connection faults. One round trip to
+    each node for each 500 ids.
     """
     for start in range(0, len(ids), IDS_A_PAGE):
         groups = names.grouped(ids[start : start + IDS_A_PAGE])
@@ -108,8 +110,11 @@ def scan(
 ) -> Iterator[tuple[list[int], list[bytes]]]:
     """Yield ids as two lists of the same length: the sub-sets, and their ids.
 
-    Arguments: twin; names; sub_sets: their numbers. Raises: LayoutError for a foreign key in a
-    sub-set's place; connection faults. One round trip for some dozen pages of about 500 ids.
+    Arguments:
+        sub_sets: their numbers.
+
+    Raises: LayoutError for a foreign key in a sub-set's place; connection faults. One round trip
+    for some dozen pages of about 500 ids.
     """
     by_node: dict[Node, list[int]] = {}
     for sub_set in sub_sets:

@@ -43,20 +43,28 @@ class BlockingCaching:
         of Redis is logged once a minute, and the function is called: it is never the caller's. How
         long it may hold up the caller is up to the time-outs of your client.
 
-        Arguments: ttl, for how long a result is fresh; key and field, the names of the hash and its
-        field: templates of the function's arguments (`"item:{id}"`), or functions of the same
-        arguments; field: by default the function's name; stale, for how long an old result is given
-        to others while one caller computes the next, and to all while the function raises; early, 0
-        for never, or 1 to compute anew by a chance that rises as the deadline nears and with the
-        cost of computing (XFetch: Vattani, Chierichetti, Lowenstein, VLDB 2015; above 1: earlier);
-        wait, after which callers that wait in the computer's own process extend its lease; lease,
-        for how long a caller may compute alone, and how long one that was killed holds up others;
-        hold, for how long a lease is extended, and a caller without a result waits, at most;
-        errors, for how long each class of exceptions is kept, and raised to all (`{LookupError:
-        5}`), where no old result stands in; serializer, "json", "msgpack", "pickle" (then a program
-        that can write to this Redis can run code in your processes), or a `Serializer`: what
-        another one or another version wrote is computed anew; recruiter, by default
-        `workstealing.default_recruiter`.
+        Arguments:
+            ttl: for how long a result is fresh.
+            key: the names of the hash and its field: templates of the function's arguments
+                (`"item:{id}"`), or functions of the same arguments.
+            field: as `key`.
+            field: by default the function's name.
+            stale: for how long an old result is given to others while one caller computes the next,
+                and to all while the function raises.
+            early: 0 for never, or 1 to compute anew by a chance that rises as the deadline nears
+                and with the cost of computing (XFetch: Vattani, Chierichetti, Lowenstein, VLDB
+                2015; above 1: earlier).
+            wait: after which callers that wait in the computer's own process extend its lease.
+            lease: for how long a caller may compute alone, and how long one that was killed holds
+                up others.
+            hold: for how long a lease is extended, and a caller without a result waits, at most.
+            errors: for how long each class of exceptions is kept, and raised to all (`{LookupError:
+                5}`), where no old result stands in.
+            serializer: "json", "msgpack", "pickle" (then a program that can write to this Redis can
+                run code in your processes), or a `Serializer`: what another one or another version
+                wrote is computed anew.
+            recruiter: by default `workstealing.default_recruiter`.
+
         Durations are seconds or a timedelta. Any other exception of the function is raised and not
         kept; None is kept like any other result.
 

@@ -323,8 +323,9 @@ class CachedResults(Generic[P, R]):
     ) -> Steps[CachedEntry | None]:
         """Find a value, or None: the leave to compute it, with a lease in most cases.
 
-        Arguments: entry: the one that the question has found, if it is due; is_away: whether Redis
-        did not answer that.
+        Arguments:
+            entry: the one that the question has found, if it is due.
+            is_away: whether Redis did not answer that.
         """
         turn.seen = entry
         if is_away:

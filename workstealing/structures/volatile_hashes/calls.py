@@ -47,7 +47,8 @@ class HostCall:
     A fault opens the breaker, and a reply closes it, an error reply too. A full pool says nothing
     about the server; neither do errors that are no client's. Everything passes.
 
-    Arguments: breaker; timeouts: the host's own, which say nothing about the server either.
+    Arguments:
+        timeouts: the host's own, which say nothing about the server either.
     """
 
     __slots__ = ("_breaker", "_seen", "_timeouts")

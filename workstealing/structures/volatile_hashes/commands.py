@@ -302,8 +302,11 @@ def hashes_in(args: Arguments) -> Arguments:
 class HashTranslator:
     """Turns redis-py's commands into operations on one namespace.
 
-    Arguments: names of the namespace; nested_pairs: whether the client gives HRANDFIELD's values as
-    nested pairs, as redis-py does with protocol 3; clock_shift_ms: for tests.
+    Arguments:
+        names: of the namespace.
+        nested_pairs: whether the client gives HRANDFIELD's values as nested pairs, as redis-py does
+            with protocol 3.
+        clock_shift_ms: for tests.
     """
 
     def __init__(self, names: HashNames, *, nested_pairs: bool, clock_shift_ms: int = 0) -> None:
@@ -458,7 +461,8 @@ class HashTranslator:
     ) -> Operation:
         """Return the operation that hands fields of a hash back from the server.
 
-        Arguments: takes_all: all of its fields, for a command that copies or renames the hash.
+        Arguments:
+            takes_all: all of its fields, for a command that copies or renames the hash.
         """
         marks = (
             layout.marks_of(EMULATED, RETURNING),

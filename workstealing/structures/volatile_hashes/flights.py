@@ -193,12 +193,16 @@ def join(
 ) -> tuple[CachedFlight | None, int | None]:
     """Return the flight of a place, and its step now; None: this caller leads it from now on.
 
-    Arguments: hold: for how many seconds others wait for one that computes: then it is given up,
-    and the caller leads the next one; lead: is told of the caller's own flight before others are,
-    so that it is landed whatever interrupts this call; blocks: whether the caller would hold up its
-    whole thread by waiting. Returns no flight if the caller would wait for itself: the function
-    calls itself, or two functions each other. A caller that follows a flight waits from now on, so
-    that two do not both find that the other one does not; `waits_no_more` ends it.
+    Arguments:
+        hold: for how many seconds others wait for one that computes: then it is given up, and the
+            caller leads the next one.
+        lead: is told of the caller's own flight before others are, so that it is landed whatever
+            interrupts this call.
+        blocks: whether the caller would hold up its whole thread by waiting.
+
+    Returns no flight if the caller would wait for itself: the function calls itself, or two
+    functions each other. A caller that follows a flight waits from now on, so that two do not both
+    find that the other one does not; `waits_no_more` ends it.
     """
     caller = running()
     with _lock:

@@ -261,12 +261,16 @@ class VolatileHashes(
 ):
     """Hashes whose fields expire one by one, by Redis 8's API on any Redis from 6.2 on.
 
-    Arguments: client: a redis.Redis, a redis.RedisCluster or a `Fleet` (`AsyncVolatileHashes` takes
-    an asyncio client, or an `AsyncFleet`); namespace: the group of hashes that one job collects, 1
-    to 64 letters, digits, dots, dashes or underscores; backend: "auto" (native where a new
-    namespace's server has the commands), "emulated" or "native"; allow_eviction: names of
-    ``allkeys-*`` policies to accept although they may evict a hash's deadlines without the hash;
-    clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
+    Arguments:
+        client: a redis.Redis, a redis.RedisCluster or a `Fleet` (`AsyncVolatileHashes` takes an
+            asyncio client, or an `AsyncFleet`).
+        namespace: the group of hashes that one job collects, 1 to 64 letters, digits, dots, dashes
+            or underscores.
+        backend: "auto" (native where a new namespace's server has the commands), "emulated" or
+            "native".
+        allow_eviction: names of ``allkeys-*`` policies to accept although they may evict a hash's
+            deadlines without the hash.
+        clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
 
     The values stay in an ordinary hash at the user's own key; ``lua/README.md`` lists the other
     keys. An expired field is gone for every reader at once; `HashFieldExpiry` frees its memory.
@@ -303,7 +307,8 @@ class VolatileHashes(
     def pipeline(self, transaction: bool = True) -> HashPipeline:
         """Return a pipeline that queues hash commands, and the user's own, for one round trip.
 
-        Arguments: transaction: whether they run as one MULTI/EXEC; a cluster never does so.
+        Arguments:
+            transaction: whether they run as one MULTI/EXEC; a cluster never does so.
         """
         return HashPipeline(self, transaction)
 
@@ -501,12 +506,16 @@ def open_layout(
 ) -> Steps[Layout]:
     """Read a namespace's layout, or write it down if this is its first use.
 
-    Arguments: backend: "auto", "emulated" or "native"; index_shards: of a new namespace;
-    allowed_policies: eviction policies that the user accepts by name; on_each_primary: returns
-    keys to ask each primary by, the layout's first. Raises: LayoutError for a foreign layout, or
-    for a backend other than the requested one; EvictionPolicyError; ConfigurationError if the
-    server lacks the native commands. Two or three round trips, once; with "auto" on a cluster of
-    servers that expire fields, one more for each further primary.
+    Arguments:
+        backend: "auto", "emulated" or "native".
+        index_shards: of a new namespace.
+        allowed_policies: eviction policies that the user accepts by name.
+        on_each_primary: returns keys to ask each primary by, the layout's first.
+
+    Raises: LayoutError for a foreign layout, or for a backend other than the requested one;
+    EvictionPolicyError; ConfigurationError if the server lacks the native commands. Two or three
+    round trips, once; with "auto" on a cluster of servers that expire fields, one more for each
+    further primary.
     """
     layout = yield from read_layout(names)
     wanted = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
@@ -561,7 +570,10 @@ def open_layout(
 def _reason_elsewhere(keys: Iterable[bytes]) -> Steps[str | None]:
     """Return why the other primaries of a cluster are not to be trusted; None: they are.
 
-    Arguments: keys: one on each of them. One round trip each.
+    Arguments:
+        keys: one on each of them.
+
+    One round trip each.
     """
     for key in keys:
         try:

@@ -74,12 +74,14 @@ class KeyChoice:
 class HashScan:
     """Reads the live fields of a namespace through one-attempt connections, in bounded replies.
 
-    Arguments: hashes; match: a pattern of Redis's for the keys, needed for a native namespace;
-    chosen: the keys to read of those that match. Where they are named, and the pattern is a mere
-    beginning ("item:*") or there is none, nothing else is looked at. Raises, in every
-    method: LayoutError for a namespace that is being migrated or is foreign; ConfigurationError for
-    a native namespace without a pattern; connection faults. A namespace that nobody has used yet
-    has no fields, and its layout is not written down.
+    Arguments:
+        match: a pattern of Redis's for the keys, needed for a native namespace.
+        chosen: the keys to read of those that match.
+
+    Where they are named, and the pattern is a mere beginning ("item:*") or there is none, nothing
+    else is looked at. Raises, in every method: LayoutError for a namespace that is being migrated
+    or is foreign; ConfigurationError for a native namespace without a pattern; connection faults. A
+    namespace that nobody has used yet has no fields, and its layout is not written down.
     """
 
     def __init__(

@@ -30,9 +30,14 @@ _SIGNED_64 = range(-(2**63), 2**63)
 class Serializer:
     """Two functions, with the name and the version that stand before each value in Redis.
 
-    Arguments: name: 1 to 32 of a to z, `-` and `_`; dumps: makes str or bytes of a value; loads:
-    its inverse for bytes; version: from 1 on. A value of another name or version counts as missing,
-    so a new version forgets what the former one wrote. Raises: ConfigurationError.
+    Arguments:
+        name: 1 to 32 of a to z, `-` and `_`.
+        dumps: makes str or bytes of a value.
+        loads: its inverse for bytes.
+        version: from 1 on.
+
+    A value of another name or version counts as missing, so a new version forgets what the former
+    one wrote. Raises: ConfigurationError.
     """
 
     name: str
@@ -111,8 +116,9 @@ def checked_serializer(given: object) -> Serializer:
 class StoredForm:
     """How one cache's values stand in Redis.
 
-    Arguments: serializer; default: the serializer of such caches whose first version has no mark;
-    counts: whether whole numbers of 64 bits are digits, so that Redis can count on them.
+    Arguments:
+        default: the serializer of such caches whose first version has no mark.
+        counts: whether whole numbers of 64 bits are digits, so that Redis can count on them.
     """
 
     serializer: Serializer

@@ -80,7 +80,8 @@ class ServerFault:
     def said(self, *, is_native: bool = False) -> str:
         """Return one sentence about the fault and the way out.
 
-        Arguments: is_native: whether a namespace has its fields there already.
+        Arguments:
+            is_native: whether a namespace has its fields there already.
         """
         way = "move the namespace by MigrateToEmulated" if is_native else 'use backend="emulated"'
         return (
@@ -172,7 +173,8 @@ def applying_to_any(infos: Iterable[Info]) -> list[Applying]:
 def reason_against(info: Info, accepted: Collection[str] = ()) -> str | None:
     """Return why a server's own expiry of fields is not to be trusted; None: it is.
 
-    Arguments: info; accepted: names of faults that the user accepts.
+    Arguments:
+        accepted: names of faults that the user accepts.
     """
     kind, _ = server_of(info)
     if not any(f"{each}_version" in info for each in (REDIS, VALKEY)):

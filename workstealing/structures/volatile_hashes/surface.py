@@ -45,7 +45,10 @@ class _HashSurface:
     def delete(self, *names: Any) -> Any:
         """Delete whole hashes with their deadlines; return how many had a live field.
 
-        Arguments: names of hashes. One round trip and six Redis commands a name.
+        Arguments:
+            names: of hashes.
+
+        One round trip and six Redis commands a name.
         """
         return self._each("DEL", _some("DEL", names))
 

@@ -26,8 +26,10 @@ class Source(Protocol):
     def rows_after(self, cursor: str, n: int, seconds: float) -> Sequence[tuple[str, str]]:
         """Return (id, cursor) of up to n rows with work after a cursor, in the cursor's order.
 
-        Arguments: cursor: the last row's; "" or an unreadable cursor means the beginning. Fewer
-        than n rows mean the end.
+        Arguments:
+            cursor: the last row's; "" or an unreadable cursor means the beginning.
+
+        Fewer than n rows mean the end.
         """
         ...
 

@@ -36,8 +36,10 @@ def blaming(source: object) -> Iterator[None]:
     """Blame a source for its errors when its database cannot be used.
 
     So each source has its own breaker: recruits do not all ask a dead database, and it stops no job
-    that only talks to Redis. Arguments: source, which is asked in the block; its `dependency` is
-    blamed, if it has one.
+    that only talks to Redis.
+
+    Arguments:
+        source: it is asked in the block; its `dependency` is blamed, if it has one.
     """
     try:
         yield
@@ -111,8 +113,12 @@ class _Line(Generic[C]):
 class Asker(Generic[C]):
     """Asks questions on a warm connection, and never opens one in the caller's time.
 
-    Arguments: open: makes a connection; close: throws one away. Both run in a daemon thread, as do
-    the questions. After any error the connection is thrown away. Safe under threads and after fork.
+    Arguments:
+        open: makes a connection.
+        close: throws one away.
+
+    Both run in a daemon thread, as do the questions. After any error the connection is thrown away.
+    Safe under threads and after fork.
     """
 
     def __init__(

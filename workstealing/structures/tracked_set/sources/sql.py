@@ -43,8 +43,11 @@ _ID_TYPES = (int, str, uuid.UUID)
 class _ColumnText:
     """One column's values as text.
 
-    Arguments: column; dialect: its name, which decides the values that the column can hold; as_id:
-    whether ids are read from it. Raises: ConfigurationError for an unusable type.
+    Arguments:
+        dialect: its name, which decides the values that the column can hold.
+        as_id: whether ids are read from it.
+
+    Raises: ConfigurationError for an unusable type.
     """
 
     def __init__(self, column: sa.ColumnElement[Any], dialect: str, *, as_id: bool = False) -> None:
@@ -136,12 +139,17 @@ class _Columns:
 class SqlSource:
     """Asks a database table for the next rows, and for the ids that still have work.
 
-    Arguments: engine: of SQLAlchemy 2; table: a `Table`, or the name of one, whose columns the
-    connection's thread then reads from the database; id: the name of the column that holds the ids
-    (ints, text or UUIDs; one id may have several rows); cursor: the names of the columns whose
-    order the walk follows, NOT NULL and with an index, by default the id's; where: the condition of
-    rows with work: {column: value}, {column: [values]} or an expression of SQLAlchemy (its columns
-    need an index together with the cursor, or a partial index); schema: of a table given by name.
+    Arguments:
+        engine: of SQLAlchemy 2.
+        table: a `Table`, or the name of one, whose columns the connection's thread then reads from
+            the database.
+        id: the name of the column that holds the ids (ints, text or UUIDs; one id may have several
+            rows).
+        cursor: the names of the columns whose order the walk follows, NOT NULL and with an index,
+            by default the id's.
+        where: the condition of rows with work: {column: value}, {column: [values]} or an expression
+            of SQLAlchemy (its columns need an index together with the cursor, or a partial index).
+        schema: of a table given by name.
 
     The source keeps one connection of its own. A slice that finds it closed is SKIPPED, and a
     thread opens it. Each question is one transaction with a statement time-out (PostgreSQL,
@@ -231,8 +239,11 @@ class SqlSource:
     def warm_up(self, seconds: Duration = 5.0) -> None:
         """Wait until the connection is open, for instance when a process starts.
 
-        Arguments: seconds: how long, in seconds or a timedelta. Raises: ConfigurationError for
-        another length; Skipped if it does not open in time; the error of opening it.
+        Arguments:
+            seconds: how long, in seconds or a timedelta.
+
+        Raises: ConfigurationError for another length; Skipped if it does not open in time; the
+        error of opening it.
         """
         self._asker.warm_up(seconds_of(seconds, "seconds"))
 
@@ -313,9 +324,11 @@ def opened(
 ) -> sa.Connection:
     """Open a connection that the engine's pool does not count.
 
-    Arguments: engine; prepare: makes the first statements on it; read_committed: the dialects in
-    which each statement must see all data committed before it. Raises: SQLAlchemy's errors, and
-    those of `prepare`; then nothing stays open.
+    Arguments:
+        prepare: makes the first statements on it.
+        read_committed: the dialects in which each statement must see all data committed before it.
+
+    Raises: SQLAlchemy's errors, and those of `prepare`; then nothing stays open.
     """
     connection = engine.connect()
     try:
