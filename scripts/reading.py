@@ -40,7 +40,7 @@ def _of_docstrings(path: Path) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             name = getattr(node, "name", "the module")
             for paragraph in (ast.get_docstring(node) or "").split("\n\n"):
-                if not re.match(r"\s*[-|]|    |```", paragraph):
+                if not re.match(r"\s*[-|]|    |```|Arguments:", paragraph):
                     yield from _cut(f"{place}: {name}", paragraph)
 
 
