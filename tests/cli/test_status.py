@@ -23,7 +23,7 @@ from support.servers import RedisCluster3, RedisServer
 from support.terminals import on_terminal
 from workstealing.cli import status, top
 from workstealing.cli.arguments import parse
-from workstealing.dashboard.next_steps import AWAY, DENIED, then
+from workstealing.dashboard.fleet_state import AWAY, DENIED, then
 from workstealing.jobs import HashFieldExpiry
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.shared_settings import SharedSettings

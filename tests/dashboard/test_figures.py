@@ -17,8 +17,7 @@ from workstealing.dashboard.figures import (
     ledger_name,
     window,
 )
-from workstealing.dashboard.fleet_state import time_of_day
-from workstealing.dashboard.next_steps import DENIED, FAILED, then
+from workstealing.dashboard.fleet_state import DENIED, FAILED, then, time_of_day
 from workstealing.dashboard.presenting import _job, _tiles
 from workstealing.dashboard.queries import Snapshot
 from workstealing.metrics.minutes import JobError, JobMinute, Minute

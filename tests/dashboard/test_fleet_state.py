@@ -21,8 +21,7 @@ from workstealing.dashboard.figures import (
     recent_of,
     window,
 )
-from workstealing.dashboard.fleet_state import fleet_state
-from workstealing.dashboard.next_steps import (
+from workstealing.dashboard.fleet_state import (
     AWAY,
     DENIED,
     FULL,
@@ -30,6 +29,7 @@ from workstealing.dashboard.next_steps import (
     SILENT,
     STEPS,
     WAY,
+    fleet_state,
     then,
 )
 from workstealing.dashboard.presenting import page

@@ -21,7 +21,7 @@ import pytest
 from support.alerts import alerts_of, find_program
 from support.broken_fleet import GROWING, WATCH_SECONDS, BrokenFleet, Surfaces
 from support.servers import RedisServer
-from workstealing.dashboard.next_steps import (
+from workstealing.dashboard.fleet_state import (
     AWAY,
     DENIED,
     FAILED,

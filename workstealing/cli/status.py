@@ -90,7 +90,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     Raises: ConfigurationError.
     """
     from workstealing.dashboard.figures import OwnMinutes
-    from workstealing.dashboard.next_steps import DENIALS, DENIED, then
+    from workstealing.dashboard.fleet_state import DENIALS, DENIED, then
     from workstealing.dashboard.queries import Queries
     from workstealing.dashboard.refusals import Refusals, own_refusals, server_of_client
     from workstealing.dashboard.watched import watch_all

@@ -10,8 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workstealing.dashboard.fleet_state import FleetState, StuckSlice, time_of_day
-from workstealing.dashboard.next_steps import BEHIND, DENIALS, DENIED, FAILED, PAUSED, then
+from workstealing.dashboard.fleet_state import (
+    BEHIND,
+    DENIALS,
+    DENIED,
+    FAILED,
+    PAUSED,
+    FleetState,
+    StuckSlice,
+    then,
+    time_of_day,
+)
 from workstealing.errors import ConfigurationError
 from workstealing.metrics.minutes import (
     CacheMinute,

@@ -1,4 +1,8 @@
-"""The present state of a fleet, from its processes' own reports; no command is sent."""
+"""The present state of a fleet, from its processes' own reports, and what to do next about it.
+
+No command is sent. The steps are one table for `status`, `explain` and the page; each is one
+clause, and names the section of docs/runbook.md where there is one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workstealing.dashboard.next_steps import AWAY, SHORT_LIVED, SILENT, WAY, then
 from workstealing.metrics.minutes import Away, Process
 from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.health import roughly
@@ -22,6 +25,31 @@ _NAMED = 8
 _SHORT_SECONDS = 60.0
 # Fewer may be a deployment that was called off.
 _FEWEST_SHORT = 10
+
+
+AWAY, WAY, SILENT, FULL, SHORT_LIVED = "away", "way", "silent", "full", "short_lived"
+DENIED, FAILED, BEHIND, PAUSED = "denied", "failed", "behind", "paused"
+
+STEPS = {
+    AWAY: "start it, or mend the way to it; docs/runbook.md#workstealingunreached",
+    WAY: "mend the way from there to it; docs/runbook.md#workstealingunreached",
+    SILENT: "look at the processes and their logs; docs/runbook.md#workstealingfleetsilent",
+    FULL: "raise its maxmemory, or free some; docs/runbook.md#workstealingnotreported",
+    SHORT_LIVED: "their logs and their supervisor say why; docs/runbook.md#workstealingfleetsilent",
+    DENIED: "`workstealing acl` prints the rights that its user needs",
+    FAILED: "the log there says why; docs/runbook.md#workstealingmanyfailures",
+    BEHIND: "see docs/runbook.md#workstealingcannotkeepup",
+    PAUSED: "resume it on the dashboard, or by SharedSettings",
+}
+"""By kind of alarm: what a person does next."""
+
+DENIALS = frozenset({"NoPermissionError", "AuthenticationError"})
+"""The classes of errors by which a server refuses a user."""
+
+
+def then(kind: str) -> str:
+    """Return the end of an alarm's sentence: what to do next."""
+    return f"; next: {STEPS[kind]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,16 @@ from workstealing.dashboard.figures import (
     window,
 )
 from workstealing.dashboard.fleet_state import (
+    DENIALS,
+    DENIED,
     SILENCE,
+    SILENT,
     FleetState,
     fleet_state,
     merged,
+    then,
     time_of_day,
 )
-from workstealing.dashboard.next_steps import DENIALS, DENIED, SILENT, then
 from workstealing.dashboard.watched import SetsAside, Watched, item_key, payload_text, weight
 from workstealing.errors import is_connection_fault
 from workstealing.metrics.events import CLEARED, RESUMED, FleetEvent, sent

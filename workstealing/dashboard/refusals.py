@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from workstealing.dashboard.next_steps import DENIED, FULL, then
+from workstealing.dashboard.fleet_state import DENIED, FULL, then
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import ledger_names, text
 from workstealing.recruiting import Recruiter
