@@ -136,12 +136,12 @@ class TestRoundTrips:
         recruiter, client = recruiter_on(relay.port)
         installed = recruiter._roster.get("hash_field_expiry.far")
         until = time.monotonic() + LIMIT_SECONDS
-        while installed.stretch.seconds(0.010) <= 0.020:
+        while installed.slice_length.seconds(0.010) <= 0.020:
             assert time.monotonic() < until
             recruiter.enlist()
             time.sleep(0.002)
         relay.seconds = 0.0
-        while installed.stretch.seconds(0.010) > 0.010:
+        while installed.slice_length.seconds(0.010) > 0.010:
             assert time.monotonic() < until
             recruiter.enlist()
             time.sleep(0.002)
