@@ -111,7 +111,7 @@ class IckReaper(DivisibleJob):
         return reaper.count(slice) if self.dry_run else reaper.reap(slice)
 
     def warm_up(self) -> None:
-        """Load the structure's scripts and prepare connections; no round trip."""
+        """Load the structure's scripts from their files and prepare connections; no round trip."""
         self._icks()[0].twin.warm_up("ick/")
 
     def parts(self, n: int) -> list[tuple[int, ...]]:
@@ -190,9 +190,10 @@ class _Reserved:
 class _IckFindings:
     """The findings of one look.
 
-    Fields: now: the server's time in ms; token: of the reservation that holds; size: how many are
-    reserved; members: some of them, none while the reservation is not stale; idle_attempts,
-    idle_seen: entries whose member has gone; is_trimmable: nothing is reserved, but a list is left.
+    Fields: now: the server's time in ms; token: of the present reservation; size: how many members
+    are reserved; members: some of the reserved members, none while the reservation is not stale;
+    idle_attempts, idle_seen: entries of attempts and of first sightings whose member has gone;
+    is_trimmable: nothing is reserved, but the reservation still has a list.
     """
 
     now: int

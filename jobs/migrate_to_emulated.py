@@ -220,7 +220,7 @@ class MigrateToEmulated(DivisibleJob):
         return Backlog(found.fields, age, what, found.is_all)
 
     def warm_up(self) -> None:
-        """Load the structure's scripts and prepare connections; no round trip."""
+        """Load the structure's scripts from their files and prepare connections; no round trip."""
         self.hashes.twin.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
 
 

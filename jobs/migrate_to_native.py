@@ -141,7 +141,7 @@ class MigrateToNative(DivisibleJob):
         return self._migrator.backlog(seconds_of(seconds, "seconds"))
 
     def warm_up(self) -> None:
-        """Load the structure's scripts and prepare connections; no round trip."""
+        """Load the structure's scripts from their files and prepare connections; no round trip."""
         self.hashes.twin.warm_up("volatile_hashes/", LAYOUT_SCRIPTS)
 
     def parts(self, n: int) -> list[DuePart]:
@@ -213,7 +213,8 @@ class _Migrator:
     def begun(self, slice: Slice) -> tuple[Layout | None, float]:
         """Begin the migration, if nobody has.
 
-        Returns: the layout while it lasts, else None; and for how many seconds it may not begin.
+        Returns: the layout while the migration lasts, else None; and for how many seconds the
+        migration may not begin.
         """
         # Another process may have begun or ended the migration since the last slice.
         self._index.forget_layout()

@@ -119,7 +119,7 @@ class TrackQueued(Job):
         return Backlog(count, None if count else 0.0, "ids to track", exact=is_all)
 
     def warm_up(self) -> None:
-        """Load the structure's scripts and prepare connections; no round trip."""
+        """Load the structure's scripts from their files and prepare connections; no round trip."""
         self.tracked.twin.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
     def _add(self, members: list[bytes], slice: Slice) -> tuple[int, bool]:

@@ -178,7 +178,7 @@ class UntrackDone(Job):
         return Backlog(round(total * stale / len(drawn)), oldest, WITHOUT_WORK, exact=False)
 
     def warm_up(self) -> None:
-        """Load the structure's scripts and prepare connections; no round trip."""
+        """Load the structure's scripts from their files and prepare connections; no round trip."""
         self.tracked.twin.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
     def _choose(self, slice: Slice) -> tuple[int | None, float]:

@@ -212,7 +212,7 @@ class AdoptHashes(DivisibleJob):
         self._adoption.forget_places()
 
     def warm_up(self) -> None:
-        """Load the structure's scripts and prepare connections; no round trip."""
+        """Load the structure's scripts from their files and prepare connections; no round trip."""
         self.hashes.twin.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
 
     def parts(self, n: int) -> list[WalkPart]:

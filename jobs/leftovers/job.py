@@ -358,7 +358,7 @@ class RuleWalk:
         return any(garbage.script is not None for _, garbage in found)
 
     def count(self) -> tuple[int, bool]:
-        """Count the garbage of a lap; return the number, and whether there was time for all."""
+        """Count a lap's garbage; return the number, and whether the lap was finished in time."""
         found = 0
         pages = Pages(self._twin, self._node, self._rule, self._slice, KeyShare())
         try:

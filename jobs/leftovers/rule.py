@@ -54,7 +54,7 @@ DECLARED = Certainty(Basis.DECLARED)
 
 
 def seen_twice(gap: Duration) -> Certainty:
-    """Return the certainty of items that did not change between two sightings so far apart.
+    """Return the certainty of items that did not change between two sightings at least a gap apart.
 
     Arguments:
         gap: seconds or a timedelta, at least one second.
@@ -83,12 +83,12 @@ class Where:
 
 
 def keys(pattern: str | bytes, of_type: KeyType | None) -> Where:
-    """Return the place of a rule whose items are keys. Arguments as in `Where`."""
+    """Return the `Where` of a rule whose items are keys. Arguments as in `Where`."""
     return Where(to_bytes(pattern), of_type)
 
 
 def members(pattern: str | bytes, of_type: KeyType) -> Where:
-    """Return the place of a rule whose items are the members of keys.
+    """Return the `Where` of a rule whose items are the members of keys.
 
     Arguments as in `Where`. Raises: ConfigurationError for a type of keys that have no members.
     """

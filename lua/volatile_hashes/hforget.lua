@@ -1,4 +1,5 @@
--- HDEL hash field [field ...] that also ends the leases on the fields, so no computer stores them.
+-- HDEL hash field [field ...] that also ends the leases on the fields. So a call that computes a
+-- field stores nothing.
 --   KEYS[1] hash
 --   KEYS[2] deadlines
 --   KEYS[3] due

@@ -1,5 +1,5 @@
 -- HGETEX hash EX | PX | EXAT | PXAT time | PERSIST FIELDS n field ..., for a volatile hash.
--- KEYS: hash, deadlines, due, mark. ARGV: mark, then as the command takes them.
+-- KEYS: hash, deadlines, due, mark. ARGV: mark, then the arguments in the command's own order.
 -- Returns a list of values, nil for what is missing or expired.
 --@include hash
 local hash, deadlines, due, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

@@ -1,5 +1,5 @@
 -- HSETEX hash [FNX | FXX] [EX | PX | EXAT | PXAT time | KEEPTTL] FIELDS n field value ...
--- KEYS: hash, deadlines, due, mark. ARGV: mark, then as the command takes them.
+-- KEYS: hash, deadlines, due, mark. ARGV: mark, then the arguments in the command's own order.
 -- Returns 1, or 0 when FNX or FXX is not met and nothing was changed.
 --@include clock
 local at = now()

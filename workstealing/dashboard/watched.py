@@ -48,8 +48,8 @@ class Watched:
     """A structure as the dashboard sees it; make one for a thing that is no `Structure`.
 
     Fields: name; kind: in a few words; size: returns how many items it holds; due: returns the
-    `Backlog` of its job; dead: returns the parts that hold dead items, each a `SetsAside` after its
-    name; dead_size: returns how many dead items there are; job: the name of the job that handles
+    `Backlog` of its job; dead: returns the name and the `SetsAside` of each part that holds dead
+    items; dead_size: returns how many dead items there are; job: the name of the job that handles
     the backlog; halt: returns a sentence if a job has paused itself; server: the address of the
     server that is asked. A field that cannot be told is None.
     """

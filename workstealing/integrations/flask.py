@@ -40,8 +40,8 @@ class WorkStealing:
         when: it receives the flask.Response before it goes out, an error page as well, and says
             whether this request enlists, None: each request enlists.
 
-    Flask still holds the request then. A view decorated with `Recruiter.enlists` decides for its
-    own request instead. For decorated views only: `when=lambda response: False`.
+    `when` is called while Flask still holds the request. A view decorated with `Recruiter.enlists`
+    decides for its own request instead. For decorated views only: `when=lambda response: False`.
 
     Inside another integration of this package it does nothing: the outermost one enlists.
     """

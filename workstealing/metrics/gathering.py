@@ -70,7 +70,7 @@ class Recruiters:
         self._recruiters.add(recruiter)
 
     def jobs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the name and the figures, as of `stats()`, of each named job."""
+        """Yield the name of each named job, and the job's figures in `stats()`."""
         for recruiter in list(self._recruiters):
             for job, figures in recruiter.stats()["jobs"].items():
                 name = self._names(job)
@@ -82,7 +82,7 @@ def gauges_of(figures: Mapping[str, Any]) -> dict[str, float]:
     """Return a job's gauges by name; one that nobody knows is absent.
 
     Arguments:
-        figures: the job's, as of `stats()`.
+        figures: the job's figures in `stats()`.
 
     A slice that does not run and a server that was reached last have 0.
     """

@@ -432,7 +432,7 @@ class Controller:
         return not self.is_spent
 
     def spend(self, operations: int) -> None:
-        """Count a slice's operations towards the daily cap, if there is one, less those claimed."""
+        """Count a slice's operations towards any daily cap, less those that `claim` has counted."""
         ahead, self._claimed = self._claimed, 0
         if operations:
             self._dearest = max(operations, self._dearest - self._dearest // 8)

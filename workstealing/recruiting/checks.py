@@ -47,7 +47,7 @@ def checked_seconds(duration: object, name: str) -> float:
         duration: a number of seconds, or a timedelta.
         name: of the argument, for the error.
 
-    Raises: ConfigurationError for anything else, 0 included.
+    Raises: ConfigurationError for anything that is no length of time above 0.
     """
     return seconds_of(duration, name, least=_SHORTEST_SECONDS)
 

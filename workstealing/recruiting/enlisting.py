@@ -66,7 +66,8 @@ class Blocks:
     enlists a second. The caller holds the recruiter's lock.
 
     A host's time-out may come between any two steps. So one step notes a block's size and the count
-    before it, ahead of the block's use. The block in use then says which note counts.
+    before it, ahead of the block's use. Two notes at most are kept: the note
+    about the block in use counts.
 
     Arguments:
         now: the clock's monotonic seconds.

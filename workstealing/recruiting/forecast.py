@@ -5,8 +5,8 @@ second, because the draw recruits each caller independently. A slice takes up to
 oldest first. The lag of an item in this queue has an exponential distribution, so one number, its
 decay, says everything. docs/forecast.md derives it step by step.
 
-HashFieldExpiry and KeyExpiry choose at random among the waiting items. Their mean lag is the same,
-but the last of a hundred items waits longer: see `p99_lag`.
+HashFieldExpiry and KeyExpiry choose at random among the waiting items. Items of these two jobs
+have the same mean lag, but the last of a hundred items waits longer: see `p99_lag`.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Reconciled:
 
 @dataclass(frozen=True, slots=True)
 class _FirstFindings:
-    """The first task's findings: generations and a source, or why it cannot go on."""
+    """The first task's findings: sub-sets' generations and a source, or why `reconcile` stops."""
 
     generations: Mapping[int, bytes]
     has_source: bool
@@ -136,11 +136,12 @@ def reconcile(
             that counts them first.
 
     Returns: `Reconciled`. Raises: TooManyRemovals, before anything is changed, if the table lacks
-    more ids than max_removed; ConfigurationError and LayoutError before anything is changed,
-    also for a table that Spark holds already (a cache, local rows) while the tracked set has no
-    source; ConnectionError if the first look cannot be made; those of Spark's. Steps that abort or
-    fail are left to TrackQueued and UntrackDone, and counted. Safe beside the application, the jobs
-    and itself; a step is two round trips and a question, or one round trip without a source.
+    more ids than max_removed; ConfigurationError and LayoutError, before anything is changed;
+    ConfigurationError if Spark already holds the table's rows (a cache, local rows), which may be
+    old, while the tracked set has no source; ConnectionError if the first look cannot be made;
+    Spark's own errors. Steps that abort or fail are left to TrackQueued and UntrackDone, and
+    counted. Safe beside the application, the jobs and itself; a step is two round trips and a
+    question, or one round trip without a source.
     """
     recipe = Recipe(tracked, "tracked")
     seconds = checked_seconds(seconds, "a step's length")

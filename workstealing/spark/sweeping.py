@@ -68,8 +68,8 @@ SCHEMA = StructType(
 class SweepPlan:
     """The result of a look at the job.
 
-    Fields: name: of the job; limit: items of its slices; parts: None if it does not divide;
-    refusal: why it cannot be swept.
+    Fields: name: of the job; limit: the items of a slice; parts: None for a job that cannot be
+    divided; refusal: why the job cannot be swept.
     """
 
     name: str = ""

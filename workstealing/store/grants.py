@@ -200,7 +200,7 @@ def give_back(client: Any, asking: Asking[Any], error: BaseException) -> bool:
 
 
 def run_aside(client: Any, steps: Steps[Any]) -> bool:
-    """Run steps that give something back on a connection of their own, which nobody else uses.
+    """Run steps that give something back; the steps have a connection that nobody else uses.
 
     Arguments:
         client: the application's, whose time-out bounds each step.

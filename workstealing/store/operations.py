@@ -213,7 +213,7 @@ class RoundTrip:
         return [each for each in places if each >= end]
 
     def _texts_of(self, places: Sequence[int]) -> Any:
-        """Return a pipeline with the operations of some places, each with its script's text."""
+        """Return a pipeline of the operations at these places; each carries its script's text."""
         texts = RoundTrip(self._client)
         for place in places:
             operation = self._by_digest[place]
@@ -522,7 +522,7 @@ class Queued:
 if TYPE_CHECKING:
 
     class operation(Generic[P, T]):  # noqa: N801 - used as a decorator
-        """Make a public method of a function that returns a generator of steps.
+        """Turn a function, which returns a generator of steps, into a public method.
 
         The function checks its arguments, so that a wrong one is refused where it is given, and
         returns the generator. The method returns the result on a `Blocking` form, an awaitable on
@@ -548,7 +548,7 @@ if TYPE_CHECKING:
 else:
 
     def operation(steps: Any) -> Any:
-        """Make a public method of a function that returns a generator of steps."""
+        """Turn a function, which returns a generator of steps, into a public method."""
         # A plain function: a call costs no descriptor, and help() shows what a reader wants.
         returned = steps.__annotations__.get("return", "")
         if isinstance(returned, str) and returned.startswith("Steps["):

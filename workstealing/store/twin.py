@@ -453,7 +453,7 @@ class Twin:
         return kind, options if node is None else {**options, "host": node[0], "port": node[1]}
 
     def _settings(self) -> tuple[type[Any], dict[str, Any]]:
-        """Return the connection class and options, whose address may be that of another node."""
+        """Return the client's connection class and options; a cluster gives any node's address."""
         if not self.is_cluster:
             pool = self._client.connection_pool
             kind, options = pool.connection_class, dict(pool.connection_kwargs)

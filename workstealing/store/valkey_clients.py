@@ -1,4 +1,4 @@
-"""A client of valkey-py stands for a client of redis-py with the same settings.
+"""A client of valkey-py is replaced by a client of redis-py with the same settings.
 
 Everything in this package speaks through redis-py. For a client of valkey-py it makes a client of
 redis-py, with connections of its own: address, credentials, TLS, database, encoding, protocol,

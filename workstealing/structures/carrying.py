@@ -91,7 +91,7 @@ def raise_fence(old: Any, new: Any, shard: int) -> Steps[bool]:
 
 
 def read_fence(structure: Any, shard: int) -> Operation:
-    """Return the operation that reads the last fencing token of an index shard, or None."""
+    """Return the operation whose reply is an index shard's last fencing token, or None."""
     script = load("fleet/read_fence")
     return Operation(script, (structure.names.fence(shard),), (), options=AS_BYTES)
 

@@ -189,7 +189,7 @@ class OnFleet:
         return self._on_nodes[self.fleet.common_home(names)]
 
     def _split(self, names: Sequence[Any]) -> dict[str, list[Any]] | None:
-        """Return the names of a command by node; None if one node can do it."""
+        """Return the names of a command's keys by node; None if one node can do it."""
         split: dict[str, list[Any]] = {}
         for name in names:
             split.setdefault(self.fleet.home(name), []).append(name)
@@ -309,7 +309,7 @@ class FleetPipeline:
         return self
 
     def _names(self) -> list[Any]:
-        """Return the names of all queued commands."""
+        """Return the names of the keys in all queued commands."""
         names_in = type(self)._names_in  # noqa: SLF001 - its own
         return [name for _, args, _ in self._queue for name in names_in(args)]
 

@@ -19,8 +19,9 @@ from workstealing.store.grants import AskedPieces, new_nonce
 class Receipt:
     """The receipt of a read.
 
-    Attributes: key; number: of the read, which grows with each that uses the key; streams: of a
-    shuffle queue, those that its scripts were told, of which any message is, script by script.
+    Attributes: key: of the receipt; number: of the read, which grows with each read that uses the
+    key; streams: the streams that each script of a shuffle queue's read was told. Every message
+    that the read was granted is in one of these streams.
     """
 
     __slots__ = ("key", "number", "streams")

@@ -1,8 +1,9 @@
 """Numbers and texts that stand under keys of ours: bounded before they are believed.
 
 Another program, a person or a damaged backup may have written anything there. A number that is too
-large would make a loop endless, and a list as long as memory. So each field has its bounds, and
-anything outside of them is a LayoutError. ``lua/shared/stored.lua`` has the same rule for scripts.
+large would make a loop endless, and a list as long as memory. To prevent both, each field has its
+bounds, and any value outside of its bounds is a LayoutError. ``lua/shared/stored.lua`` has the same
+rule for scripts.
 """
 
 from __future__ import annotations

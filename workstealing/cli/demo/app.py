@@ -87,7 +87,7 @@ class Books(Hooks):
         self._writes.write("".join(lines).encode())
 
     def on_enlisted(self, *_: Any) -> None:
-        """Renew the figures, unless they are fresh: the stats say it all."""
+        """Renew the figures from the recruiter's stats alone, unless they are fresh."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _INTERVAL_SECONDS
             self._renew()

@@ -45,7 +45,7 @@ class IckOptions(ParsedOptions):
     def parse(cls, options: Mapping[str, str]) -> IckOptions:
         """Read Spark's options.
 
-        Raises: ConfigurationError for unknown, missing, contradictory or unusable ones.
+        Raises: ConfigurationError for unknown, missing, contradictory or unusable options.
         """
         with OptionReader(FORMAT, {}).naming():
             reader = OptionReader(FORMAT, without_path(options, "name"))

@@ -59,7 +59,7 @@ class LogOptions(ParsedOptions):
     def parse(cls, options: Mapping[str, str]) -> LogOptions:
         """Read Spark's options. No round trip.
 
-        Raises: ConfigurationError for unknown, contradictory or unusable ones.
+        Raises: ConfigurationError for unknown, contradictory or unusable options.
         """
         with OptionReader(FORMAT, {}).naming():
             reader = OptionReader(FORMAT, without_path(options, "logs"))

@@ -165,7 +165,7 @@ class RedisSource(DataSource):
     Arguments:
         options: see `RedisOptions`.
 
-    Raises: ConfigurationError for wrong ones, before any task runs.
+    Raises: ConfigurationError for wrong options, before any task runs.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The columns of plain Redis keys: which a type has, and what bytes become in them."""
+"""The columns of plain Redis keys: the columns of each key type, and the values made of bytes."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class RedisOptions(ParsedOptions):
     def parse(cls, options: Mapping[str, str]) -> RedisOptions:
         """Read Spark's options. No round trip.
 
-        Raises: ConfigurationError for unknown, missing, contradictory or unusable ones.
+        Raises: ConfigurationError for unknown, missing, contradictory or unusable options.
         """
         with OptionReader(FORMAT, {}).naming():
             reader = OptionReader(FORMAT, without_path(options, "match"))

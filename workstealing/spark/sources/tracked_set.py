@@ -46,7 +46,7 @@ class TrackedSetOptions:
     def parse(cls, options: Mapping[str, str]) -> TrackedSetOptions:
         """Return what Spark's options say.
 
-        Raises: ConfigurationError for unknown, missing or contradictory ones. No round trip.
+        Raises: ConfigurationError for unknown, missing or contradictory options. No round trip.
         """
         from workstealing.structures.tracked_set.layout import MOST_SUB_SETS
 
@@ -93,7 +93,7 @@ class TrackedSetSource(DataSource):
     Arguments:
         options: see `TrackedSetOptions`.
 
-    Raises: ConfigurationError for wrong ones, before any task runs.
+    Raises: ConfigurationError for wrong options, before any task runs.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -117,7 +117,7 @@ class TrackedSetSource(DataSource):
 class SubSets(InputPartition):
     """Some sub-sets of a tracked set that is laid out over so many of them.
 
-    Fields: ids: those of them to look for, None for all.
+    Fields: ids: the ids to look for, None for all.
     """
 
     sub_sets: tuple[int, ...]

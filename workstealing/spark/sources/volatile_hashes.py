@@ -87,7 +87,7 @@ class VolatileHashOptions(ParsedOptions):
     def parse(cls, options: Mapping[str, str]) -> VolatileHashOptions:
         """Return what Spark's options say.
 
-        Raises: ConfigurationError for unknown, missing or contradictory ones. No round trip.
+        Raises: ConfigurationError for unknown, missing or contradictory options. No round trip.
         """
         from workstealing.structures.volatile_hashes.commands import HashNames
 
@@ -451,7 +451,7 @@ class VolatileHashSource(DataSource):
     Arguments:
         options: see `VolatileHashOptions`.
 
-    Raises: ConfigurationError for wrong ones, before any task runs.
+    Raises: ConfigurationError for wrong options, before any task runs.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -83,7 +83,7 @@ class GroupStats(NamedTuple):
 
 
 def pending_entries(key: bytes, reply: list[Any]) -> list[PendingEntry]:
-    """Return listed entries of a reply: the server's time, then each offset, time and history.
+    """Return a reply's pending entries: the server's time, then each offset, time and history.
 
     Arguments:
         key: of the histories.
@@ -101,7 +101,7 @@ def pending_entries(key: bytes, reply: list[Any]) -> list[PendingEntry]:
 
 
 def dead_entries(key: bytes, flat: list[Any], codec: Codec) -> list[DeadLogEntry]:
-    """Return the entries that a script has listed: offset and grave of each.
+    """Return a reply's dead entries: each offset is followed by the entry with its history.
 
     Arguments:
         key: of the dead.

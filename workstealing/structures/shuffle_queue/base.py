@@ -45,11 +45,11 @@ class PickupDelays:
 
     @property
     def is_full(self) -> bool:
-        """Whether they must be handed over before more come."""
+        """Whether the delays must be sent to the server before more come."""
         return len(self._delays) >= MOST_DELAYS
 
     def take(self) -> str:
-        """Return them as a text of `top:how many`, and forget them.
+        """Return the delays as a text of `top:how many`, and forget the delays.
 
         A top is the power of two under which the histogram counts a delay, so the server works on a
         few numbers for many delays.
@@ -64,7 +64,7 @@ class PickupDelays:
         return " ".join(f"{top}:{count}" for top, count in tops.items())
 
     def put_back(self, taken: str) -> None:
-        """Keep delays that could not be handed over."""
+        """Take back pickup delays that the server has not counted."""
         for counted in taken.split():
             top, count = map(int, counted.split(":"))
             self._delays.extend([top] * count)

@@ -115,7 +115,10 @@ class CassandraTimeShards:
             self._opened.require_writable()
 
     def open(self, create: bool = False, only_read: bool = False) -> Steps[Rotation | None]:
-        """Read the layout, or write it down. One round trip the first time, two for a new queue."""
+        """Read the layout, or write it down if there is none.
+
+        One round trip the first time, two for a new queue.
+        """
         opened = self._opened
         if opened is None:
             opened = yield from self._layout(new=create)
@@ -130,7 +133,7 @@ class CassandraTimeShards:
         return opened.own
 
     def put(self, time_shard: int, entries: Sequence[Entry], now_s: float) -> Steps[list[str]]:
-        """Keep messages; a round trip to read the lock, and one for all. O(1) each."""
+        """Keep messages; one round trip reads the lock, and one writes all messages. O(1) each."""
         opened = yield from self.read(time_shard)
         if opened is None:
             opened = yield from self._new(time_shard)

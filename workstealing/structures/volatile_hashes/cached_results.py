@@ -70,7 +70,7 @@ class CachedEntry(NamedTuple):
 
 
 class ComputingTurn:
-    """One call's leave to compute: the lease that it holds, or may hold.
+    """One call's leave to compute: the lease that the call holds, or may hold after a fault.
 
     Attributes: key and field, the place of the result; token, the lease's nonce, None: there is no
     lease to give back; taken, when that was granted, by the server's clock in us; is_cut, whether a
