@@ -48,7 +48,7 @@ CALLED_BY: dict[str, str] = {
     "ledger/note": "events.noting",
     "ledger/set": "shared_settings._set",
     "leftovers/bound_stream": "stream_leftovers.verdict",
-    "leftovers/delete_consumers": "stream_leftovers.verdict",
+    "leftovers/delete_consumers": "stream_leftovers._judged",
     "leftovers/read": "removing.send",
     "leftovers/remove": "removing._remove_by_script",
     "leftovers/remove_field": "family_leftovers.verdict",
