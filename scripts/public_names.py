@@ -7,6 +7,7 @@ code, and counts the names.
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -154,4 +155,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     PAGE.write_text(page())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 
 from support.certificates import make_certificates
-from support.first_slices import GARBAGE
+from support.first_slices import GARBAGE, JOBS
 from support.processes import free_port
 from support.servers import RedisServer
+from workstealing import jobs
+from workstealing.recruiting.job import Job
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAM = """
@@ -72,6 +75,26 @@ def test_the_first_recruit_works_and_loads_nothing(
     # A name, as applications give one: what resolves it has to be there, too.
     options = {"host": "localhost", "port": server.port}
     assert first_slice(name, options, in_child=in_child) == ("worked", [])
+
+
+# Jobs whose first slice is not tried here.
+LEFT_OUT = {
+    "fleet_rebalance": "it takes two servers of a fleet",
+    "native_field_audit": "it only looks",
+    "sql_expiry": "it asks no Redis",
+}
+
+
+def test_each_job_that_ships_is_tried() -> None:
+    made = {
+        re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+        for name in jobs.__all__
+        if issubclass(getattr(jobs, name), Job)
+        # Jobs of rules have rules of their own, and one loading of all.
+        and not name.endswith("Leftovers")
+    }
+    assert made == GARBAGE.keys() | LEFT_OUT.keys()
+    assert GARBAGE.keys() == JOBS.keys()
 
 
 def test_a_first_slice_over_tls_reads_no_certificates(

@@ -24,6 +24,7 @@ from workstealing.structures import (
     TrackedSet,
     VolatileHashes,
 )
+from workstealing.structures.access import access_by_kind
 from workstealing.structures.time_shard_queue import RedisStore
 
 REFUSED = "is one of workstealing's own keys: choose another one"
@@ -49,6 +50,26 @@ USERS = [
     b"\xff}/x",
     "ws:",
 ]
+
+
+# Forms that a user's key may have: the name itself, and that of a ShardedIck's members, of which
+# the first part alone is ours.
+_USERS_FORMS = {"NAME", "{*}:NAME:*"}
+
+
+def forms() -> list[str]:
+    """Return the forms of keys that the structures declare."""
+    declared = access_by_kind().values()
+    return sorted({form for each in declared for form in each.keys} - _USERS_FORMS)
+
+
+@pytest.mark.parametrize("form", forms())
+def test_each_declared_form_of_keys_is_refused_as_a_users_key(form: str) -> None:
+    """A new structure's keys go into `_OWN` of store/keys.py, or a user's may overwrite them."""
+    tag = "{" + SLOT_TAGS[7].decode() + "}"
+    key = form.replace("{*}", tag).replace("NAMESPACE", "n").replace("NAME", "c").replace("*", "x")
+    with pytest.raises(ConfigurationError, match="is one of workstealing's own keys"):
+        require_users_key(key)
 
 
 @pytest.mark.parametrize("key", ["\ud800", "ws:\ud800", "a}/\ud800"])
