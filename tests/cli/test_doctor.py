@@ -742,3 +742,30 @@ def test_a_clusters_state_is_told(command: Any, cluster: RedisCluster3) -> None:
     for each in found:
         assert each["level"] == "ok"
         assert "state ok, 16384 of 16384 slots are served by 3 masters" in each["said"]
+
+
+TWO_SERVERS = """
+    import redis
+    from workstealing import Recruiter
+    from workstealing.jobs import IckReaper
+    from workstealing.structures import Ick
+
+    recruiter = Recruiter()
+    for port in ({a}, {b}):
+        ick = Ick(redis.Redis(port=port), "mail")
+        recruiter.install(IckReaper(ick, 60, name=f"mail on {{port}}"), rate=0.01)
+"""
+
+
+def test_each_line_names_its_server_where_there_are_two(
+    command: Any, app_module: MakeApp, redis7: RedisServer, redis8: RedisServer
+) -> None:
+    app = app_module(TWO_SERVERS.format(a=redis7.port, b=redis8.port))
+    found = checks(command.json("doctor", "--app", app))
+    for server in (redis7, redis8):
+        (line,) = [what for what in found if what.endswith(f":{server.port}, database 0 memory")]
+        assert found[line][0] in {"ok", "note", "warning"}
+    assert "memory" not in found
+    # Of one server the lines are as short as before.
+    url = f"redis://127.0.0.1:{redis7.port}"
+    assert "memory" in checks(command.json("doctor", "--url", url))

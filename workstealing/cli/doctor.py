@@ -88,10 +88,11 @@ def _examine(options: argparse.Namespace) -> Iterator[Check]:
         for check, on_nodes in _fleets(recruiter):
             yield check
             nodes |= {id(client): name for name, client in on_nodes.items()}
+    is_one = len({database_of(client) for _, client in clients}) < 2
     for whose, client in clients:
-        # A fleet is examined node by node.
+        # A fleet is examined node by node; of several servers each line names its own.
         node = nodes.get(id(client))
-        label = "" if node is None else f"node {node} "
+        label = f"node {node} " if node else "" if is_one else f"{database_of(client)} "
         for check in _server(whose, client, is_own=given is None):
             yield replace(check, what=f"{label}{check.what}")
     if recruiter is not None:
