@@ -401,7 +401,7 @@ class DuePartJob(PartJob):
         self._problem = self._foreign = None
 
     def _end_lap(self) -> bool:
-        """Return whether the part is drained; raise the error that left keys, if any."""
+        """Return whether the part is drained; if an error left keys there, raise that error."""
         is_clean, problem, foreign = self._is_clean, self._problem, self._foreign
         self._begin_lap()
         if not is_clean:

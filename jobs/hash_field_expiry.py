@@ -75,8 +75,8 @@ class HashFieldExpiry(CollectingJob):
 
     On a native namespace the server itself expires the fields, and every slice is idle. A slice
     that asks a server for its settings, once a minute, reports the figure `server_faults`: how many
-    faults apply to those that have been asked. A slice takes one or two round trips to find hashes
-    that are due, and two for each hash.
+    faults apply to the servers that have been asked. A slice takes one or two round trips to find
+    hashes that are due, and two for each hash.
 
     Source: the expiry job of Jim Nelson's talk on work stealing at the Internet Archive; two
     additions are the due index, which saves looks at hashes without garbage, and the random choice
@@ -623,7 +623,7 @@ class _Collected:
 
     Fields: items: the number of fields removed (1 for the deadlines of a hash that is gone);
     expired: how many fields had expired; doubtful: hashes that may be gone although deadlines are
-    left; problem: why one was left alone.
+    left; problem: why a hash was left alone.
     """
 
     items: int = 0

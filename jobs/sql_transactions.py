@@ -29,7 +29,7 @@ _SQLITE_BUSY, _SQLITE_LOCKED, _SQLITE_INTERRUPT = 5, 6, 9
 def bounded(connection: sa.Connection, deadline: float) -> Iterator[list[Exception]]:
     """Run a transaction until a deadline at most; what is not committed is rolled back.
 
-    Yields a list, which is empty. An error by which the database says that another writer came
+    Yields an empty list for errors. An error by which the database says that another writer came
     first, or that the time is over, ends the block and is put there as Aborted or OutOfTime: the
     connection is as good as before. Other errors are raised. One round trip, where there is one.
     """

@@ -112,7 +112,7 @@ def small_hashes(
     Arguments:
         reads_values: otherwise values are empty.
 
-    Hashes that have gone are in neither. Two round trips.
+    Neither result contains hashes that have gone. Two round trips.
     """
     slice.spend(len(keys))
     sizes = twin.call(node, [("HLEN", key) for key in keys], Budget(slice.remaining()))

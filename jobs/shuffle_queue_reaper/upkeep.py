@@ -126,7 +126,7 @@ class Upkeep:
         return stored_number(self._names.deadlines, "a deadline in ms", score)
 
     def reader(self, group: GroupNames, number: int) -> bytes:
-        """Return a group's name on a stream.
+        """Return the name of the group that reads a stream.
 
         Arguments:
             number: of the stream.

@@ -7,9 +7,10 @@
 --   ARGV[1] the type of the key
 -- Returns its dump, when it ends as a whole, its score in the due index, the dump of its deadlines ('' for
 -- none), and its token, times in ms; nil if there is none or it has expired: then what is left of it is
--- removed. Expired fields are deleted, so that a clock that is behind does not bring them back. A key keeps
--- its token until it is dropped: if it is written here again afterwards, it gets another one. Leases end, or
--- a result would be stored here behind an invalidate() at the new home.
+-- removed. Expired fields are deleted, so that a clock that is behind does not bring them back. A
+-- key keeps its token until this node drops the key; if somebody writes it here again, the key gets
+-- another token. Leases end, or a result would be stored here behind an invalidate() at the new
+-- home.
 --@include clock
 --@include bounded
 --@include layout

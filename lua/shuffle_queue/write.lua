@@ -1,8 +1,9 @@
 -- Writes a message into the shortest of a tenant's streams, and wakes sleeping readers.
 -- KEYS: meta, due index, layout mark, notifications, tracking, deadlines, the streams, the rings of
 -- the groups.
--- ARGV: layout mark, queue, ttl in ms, the caller's `joined`, its number of streams, 1 to notify,
--- how many streams follow in KEYS, tracking id or '', deadline in ms or '', then fields and values.
+-- ARGV: layout mark, queue, ttl in ms, `joined` as the caller knows it, the tenant's number of
+-- streams, 1 to notify, how many streams follow in KEYS, tracking id or '', deadline in ms or '',
+-- then fields and values.
 -- Returns the message's id; or, if the caller does not know all groups, having changed nothing,
 -- { joined, group, ... }.
 --@include queue

@@ -79,8 +79,8 @@ def check(said: str, proofs: int = 5) -> None:
     for sentence in re.findall(r"^proved: (.*)$", said, re.M):
         assert re.sub(r"[\d,]+", "N", sentence) in {re.sub(r"[\d,]+", "N", each) for each in shown}
     blocks = number(r"blocks: ([\d,]+) compressed", said)
-    # Recruits alone have compacted every full block. A recruit whose last reply came too late, or not
-    # at all, does not know of its block.
+    # Recruits alone have compacted every full block. A recruit whose last reply came too late, or
+    # never, does not know of its block.
     compacted = number(r"recruited to compact: .*: (\d+) blocks$", said)
     late = number(r"recruited to compact: .* (\d+) out of time", said)
     failed = number(r"recruited to compact: .* (\d+) failed", said)

@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the forecast.
 
-    Returns: 0 if it keeps up, and within the lag, otherwise 1. Raises: ConfigurationError.
+    Returns: 0 if the job keeps up, and within the lag, otherwise 1. Raises: ConfigurationError.
     """
     if not options.traffic:
         raise ConfigurationError("--traffic is 0: expected callers who enlist")

@@ -319,7 +319,7 @@ class JobBreakers:
         return found
 
     def others_seconds(self, now: float) -> float | None:
-        """Return the seconds since the oldest fault of others that holds the job back; or None."""
+        """Return the seconds since the oldest open fault of other dependencies; None: no fault."""
         known = [each for name, each in list(self._known.items()) if name not in self._servers]
         return _longest(now, [each for each in known if each.is_open(now)])
 

@@ -139,7 +139,7 @@ def log_safely(
     exc_info: BaseException | None = None,
     timeouts: HostTimeouts | None = None,
 ) -> None:
-    """Log a line in the host's time. A failing filter, handler or formatter harms nobody.
+    """Log a line; host time-outs may end it. A failing filter, handler or formatter harms nobody.
 
     One line on standard error names it, unless `logging.raiseExceptions` is false: `logging` treats
     the errors that it catches alike. Arguments as of Logger.log(); timeouts, the recruiter's.

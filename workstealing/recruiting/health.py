@@ -126,9 +126,9 @@ def judge(
     """Say whether a job keeps up with its garbage, and why not.
 
     It does not if its slices have no result, or if its garbage is older than the limit or keeps
-    growing older. The answer is unknown during the first five minutes, and a quarter of an hour
-    after the last slice. It is also unknown if the last age was too old and was read a quarter of
-    an hour ago.
+    growing older. The answer is unknown until slices have run for five minutes, and as soon as no
+    slice has run for a quarter of an hour. It is also unknown if the last age was too old and was
+    read a quarter of an hour ago.
 
     Arguments:
         spans: the oldest first.

@@ -49,7 +49,7 @@ def enlisting(fn: AnyFunction) -> AnyFunction:
 
 
 def enlist_batch(fn: AnyFunction) -> AnyFunction:
-    """Return a function for foreachBatch that enlists in the driver when it has ended.
+    """Return a function for foreachBatch that calls `fn`, and then enlists in the driver.
 
     The driver's recruiter is built by the same factory. With Spark Connect the function is pickled
     and called in a process of the server, where it enlists. Also a decorator. Raises:

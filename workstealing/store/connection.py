@@ -182,9 +182,9 @@ class OneAttempt(AbstractConnection):
 
         Raises: OutOfTime before anything was sent; Unanswered if the deadline came before the
         replies. Both leave the connection good. Moved if the slot is on another node. READONLY and
-        its like as they come; the socket is closed then. A ConnectionError or a TimeoutError after
-        a cut, after garbage, or after one whole time-out without a byte; the connection is closed
-        then and not used again.
+        similar errors, unchanged; the socket is closed then. A ConnectionError or a TimeoutError
+        after a cut, after garbage, or after one whole time-out without a byte; the connection is
+        closed then and not used again.
         """
         replies = self.call_each(commands, budget)
         moved = moved_of(replies)

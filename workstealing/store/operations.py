@@ -11,9 +11,9 @@ A step is one of these, and the generator is sent the reply to it:
 `operation` makes a public method of such a generator. A class offers its operations in one of three
 forms: `Blocking` runs them, `Asynchronous` returns what is awaited, `Queued` (a pipeline) queues
 them. An error reply is thrown into the generator, as a LayoutError where a script has refused a
-foreign or newer layout. Whatever else is to be sent, Cassandra's queries or a cache's requests, is
-a step too, of a `send` of its own. The rules of leftovers alone yield `Look`s, which `Judging` asks
-for many items at once.
+foreign or newer layout. Anything else to be sent, Cassandra's queries or a cache's requests, is a
+step too; each kind has a `send` of its own. The rules of leftovers alone yield `Look`s, which
+`Judging` asks for many items at once.
 """
 
 from __future__ import annotations

@@ -486,7 +486,7 @@ class _TwinServer(Server):
 
     @property
     def twin(self) -> Twin | None:
-        """The twin, as long as it exists."""
+        """The server's twin; None if the twin is gone."""
         return self._twin_ref()
 
     def round_trip(self) -> float | None:

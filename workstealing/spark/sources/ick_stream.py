@@ -168,7 +168,7 @@ class IckConsumer:
         return {"membersInBatch": in_batch, "membersBehind": there - in_batch}
 
     def begin(self, batch: IckOffset) -> None:
-        """Hold the leases for their whole time, now that the checkpoint knows the query's name.
+        """Extend the first, short leases to full length: the checkpoint now has the query's name.
 
         Arguments:
             batch: the offset behind the batch that begins.

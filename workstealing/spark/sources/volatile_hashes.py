@@ -215,7 +215,7 @@ class VolatileHashReader(Pushing, DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the live fields of one partition, page by page.
 
-        Raises: LayoutError if the namespace was changed meanwhile; as `HashScan`.
+        Raises: LayoutError if the namespace was changed meanwhile; the errors of `HashScan`.
         """
         if isinstance(partition, NodeKeys):
             scan = self._scan(partition.share, partition.shares)

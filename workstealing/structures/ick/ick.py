@@ -332,9 +332,9 @@ class Ick(_EitherIck[BlockingClient], Blocking):
         key: the Ick's own.
 
     On a cluster a key is refused if redis-ick's names for its sets would lie in other slots
-    (``a}b``, ``{}x``, ``x{y``). The slots of Redis Enterprise's own hashing policy are not
-    supported for keys with braces, as redis-ick's are not. Raises: ConfigurationError for a key or
-    a client of another kind; CrossSlotError.
+    (``a}b``, ``{}x``, ``x{y``). Neither this class nor redis-ick supports keys with braces under
+    Redis Enterprise's own hashing policy. Raises: ConfigurationError for a key or a client of
+    another kind; CrossSlotError.
 
     The layout is redis-ick's ``ick.v1``: Ruby and Python share a queue. All additions use further
     keys, which Ruby's scripts do not touch.

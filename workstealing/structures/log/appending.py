@@ -41,7 +41,7 @@ class Marker:
     """The note of a query of Spark beside its entries, by which it appends them once.
 
     Fields: query; partition; batch, which grows; rows: how many of the batch the partition has
-    written into this log before these entries; digest: of all of them, these included, in hex.
+    written into this log before these entries; digest: of those rows and these entries, in hex.
     """
 
     query: str | bytes

@@ -525,8 +525,8 @@ class ReadingMessages(QueueBase):
             view: of the group.
             consumer: its name.
 
-        The pickup delays seen so far are handed over too. Raises: LayoutError. One round trip; two
-        more for a group that is not registered.
+        The same command sends the pickup delays that the view has noted so far. Raises:
+        LayoutError. One round trip; two more for a group that is not registered.
         """
         is_new = self._place is None
         due, mark, text = self._place or (yield from self._placing())

@@ -148,7 +148,7 @@ class Settling(QueueBase):
 
         Returns: a `Page` of `DeadMessage`, a list whose `more` says how many others there are; of
         more than 1,000 (or n) it looks at that many only. Raises: ConfigurationError; LayoutError.
-        One round trip for each 100 of these.
+        One round trip for each 100 messages looked at.
         """
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 10_000:
             raise ConfigurationError(

@@ -55,7 +55,7 @@ class TimeShardStats(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many messages are not done: waiting and leased, less consumed."""
+        """How many messages are not done: waiting plus leased messages, minus consumed ones."""
         return max(0, self.waiting + self.leased - self.consumed)
 
 

@@ -79,7 +79,7 @@ class Rotation:
         return CONSUMING if time_shard == self.consuming(now_ms) else QUIET
 
     def margin_ms(self, time_shard: int, now_ms: int, lasting_ms: int = 0) -> int:
-        """Return by how much a clock must be wrong for its owner to touch a time shard.
+        """Return by how much a client's clock must be wrong for the client to touch a time shard.
 
         Arguments:
             lasting_ms: for how long from now on it is to be untouched.
