@@ -102,7 +102,8 @@ SENDERS: dict[str, tuple[Access, ...]] = {
         JOBS["MigrateToEmulated"].on(_HASHES),
         JOBS["MigrateToNative"].on(_HASHES),
     ),
-    "jobs/due_collecting.py": (_HASHES, _KEYS, *_QUEUES),
+    # Of durable keys the run under the rule says it: they have no `items_backlog`.
+    "jobs/due_collecting.py": (_HASHES, *_QUEUES),
     "jobs/key_walk.py": (JOBS["AdoptHashes"].on(_HASHES), LEFTOVERS),
     "jobs/leftovers": (LEFTOVERS,),
     **{f"jobs/{path.name}": (LEFTOVERS,) for path in FOLDERS["jobs"].glob("*_leftovers.py")},

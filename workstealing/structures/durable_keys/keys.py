@@ -58,7 +58,8 @@ class _Keys(NamespaceStructure[ClientT]):
     access = Access(
         keys=NAMESPACE_KEYS,
         scripts=("durable_keys", *OPENING_SCRIPTS),
-        commands=ALWAYS | DUE | {"MULTI", "EXEC"},
+        # A key is one item, so nobody looks into keys to count more.
+        commands=ALWAYS | (DUE - {"ZRANGEBYSCORE"}) | {"MULTI", "EXEC"},
         users_keys=True,
     )
     holds = "string"
