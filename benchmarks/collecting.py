@@ -197,7 +197,7 @@ def _on_the_wire(server: RedisServer) -> list[Figure]:
         trips = relay.round_trips
         stats = control.info("commandstats")
         client.close()
-        shifted.twin.close()
+        shifted.job_client.close()
     names = {name.removeprefix("cmdstat_") for name in stats} - {"info", "config|resetstat"}
     commands = sum(stats[f"cmdstat_{name}"]["calls"] for name in names)
     server.wipe()

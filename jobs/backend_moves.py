@@ -13,9 +13,9 @@ from redis.exceptions import ResponseError
 
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.store.job_client import Node
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import load
-from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.namespace import MARKED, Layout
 from workstealing.structures.stored import stored_number, unbelieved, wrong_type
@@ -88,7 +88,7 @@ def mark_shards(
                 keys = [index.names.mark(shard), *([index.names.due(shard)] if if_empty else [])]
                 values = (mark, layout.marks_of(*replaced))
                 commands.append(("EVAL", script.body, len(keys), *keys, *values))
-            are_all = all(checked(index.twin.call(node, commands, budget))) and are_all
+            are_all = all(checked(index.job_client.call(node, commands, budget))) and are_all
     return are_all
 
 
@@ -120,7 +120,7 @@ def _marks(
         for start in range(0, len(shards), _MARKS_A_LOOK):
             some = shards[start : start + _MARKS_A_LOOK]
             asked: list[Command] = [("GET", index.names.mark(shard)) for shard in some]
-            yield node, dict(zip(some, index.twin.call(node, asked, budget), strict=True))
+            yield node, dict(zip(some, index.job_client.call(node, asked, budget), strict=True))
 
 
 def _one(step: Any) -> Steps[Any]:

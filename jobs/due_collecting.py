@@ -33,7 +33,7 @@ from workstealing.recruiting.job import (
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
-from workstealing.store.twin import Node
+from workstealing.store.job_client import Node
 from workstealing.structures.due_index import (
     FIRST_LOOK,
     KEYS_A_LOOK,
@@ -205,14 +205,14 @@ def due_backlog(index: DueIndex, seconds: float, what: str, *, overdue: bool = T
         return Backlog(0, 0.0, what)
     keys, oldest_ms = 0, 0.0
     for node, shards in index.shards_by_node(layout, budget).items():
-        (clock,) = index.twin.call(node, [("TIME",)], budget)
+        (clock,) = index.job_client.call(node, [("TIME",)], budget)
         now = index.time_ms(clock)
         commands: list[tuple[Any, ...]] = []
         for shard in shards:
             due = index.names.due(shard)
             commands.append(("ZCOUNT", due, "-inf", now if overdue else "+inf"))
             commands.append(("ZRANGE", due, 0, 0, "WITHSCORES"))
-        replies = index.twin.call(node, commands, budget)
+        replies = index.job_client.call(node, commands, budget)
         for count, first in zip(replies[::2], replies[1::2], strict=True):
             for reply in (count, first):
                 if isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply):
@@ -249,14 +249,14 @@ def items_backlog(
         return keys
     items = looked = 0
     for node, shards in index.shards_by_node(layout, budget).items():
-        (clock,) = checked(index.twin.call(node, [("TIME",)], budget))
+        (clock,) = checked(index.job_client.call(node, [("TIME",)], budget))
         until = index.time_ms(clock) if overdue else "+inf"
         share = max(1, most // len(shards))
         asked = [
             ("ZRANGEBYSCORE", index.names.due(each), "-inf", until, "LIMIT", 0, share)
             for each in shards
         ]
-        for found in checked(index.twin.call(node, asked, budget)):
+        for found in checked(index.job_client.call(node, asked, budget)):
             if found:
                 items += count(node, found)
                 looked += len(found)
@@ -281,11 +281,11 @@ def divided(index: DueIndex, n: int, seconds: float, *, overdue: bool = True) ->
         return []
     layout.require_writable()
     until_ms = index.server_ms(budget) if overdue else None
-    twin = index.twin
+    job_client = index.job_client
     shards: list[int] = list(range(layout.index_shards))
-    nodes = len(twin.nodes()) if layout.registers_shards else 1
+    nodes = len(job_client.nodes()) if layout.registers_shards else 1
     if layout.registers_shards:
-        shards.sort(key=lambda shard: (str(twin.node_of(shard)), shard))
+        shards.sort(key=lambda shard: (str(job_client.node_of(shard)), shard))
     n = min(n, len(shards))
     bounds = [round(i * len(shards) / n) for i in range(n + 1)]
     parts = [DuePart(tuple(shards[first:last]), until_ms) for first, last in pairwise(bounds)]
@@ -367,12 +367,12 @@ class DuePartJob(PartJob):
         layout.require_writable()
         if layout.registers_shards:
             self._index.refresh_registry(budget)
-        shards, twin = self._part.shards, self._index.twin
+        shards, job_client = self._part.shards, self._index.job_client
         some: list[int] = []
         most = min(SHARDS_A_LOOK, max(slice.limit, LEAST_SHARDS), len(shards) - self._looked)
-        node = twin.node_of(shards[self._next])
+        node = job_client.node_of(shards[self._next])
         for shard in (*shards[self._next :], *shards[: self._next])[:most]:
-            if twin.node_of(shard) != node:
+            if job_client.node_of(shard) != node:
                 break
             some.append(shard)
         # Set before the call: if a slot is moving, the next slice looks elsewhere.
@@ -434,11 +434,11 @@ class DueCollector(abc.ABC):
     @property
     def dependency(self) -> Hashable:
         """The server that a job of this collector talks to."""
-        return self._index.twin.identity
+        return self._index.job_client.identity
 
     def warm_up(self) -> None:
         """Prepare a first slice; no round trip."""
-        self._index.twin.warm_up(self.scripts, LAYOUT_SCRIPTS)
+        self._index.job_client.warm_up(self.scripts, LAYOUT_SCRIPTS)
 
     @abc.abstractmethod
     def serve(

@@ -111,7 +111,7 @@ class FleetRebalance(DivisibleJob):
             raise ConfigurationError(
                 f"expected VolatileHashes or DurableKeys on a Fleet, not {structure!r}"
             )
-        if any(each.twin.is_cluster for each in structure.every_node.values()):
+        if any(each.job_client.is_cluster for each in structure.every_node.values()):
             raise ConfigurationError(
                 f"{structure.name!r} lies on nodes that are clusters, and between those no keys are"
                 " carried over: install no FleetRebalance for it"
@@ -124,10 +124,12 @@ class FleetRebalance(DivisibleJob):
         self._match = match
         self._random = random
         self._indexes = {
-            node: DueIndex(each.twin, each.names, each.translator.clock_shift_ms, random, clock)
+            node: DueIndex(
+                each.job_client, each.names, each.translator.clock_shift_ms, random, clock
+            )
             for node, each in structure.every_node.items()
         }
-        self.dependency: Hashable = Servers(each.twin.identity for each in self.structures)
+        self.dependency: Hashable = Servers(each.job_client.identity for each in self.structures)
         self._former = list(structure.fleet.former_nodes)
         # By former node: the place of this process's walk.
         self._places: dict[str, _NodePlace] = {}
@@ -187,8 +189,10 @@ class FleetRebalance(DivisibleJob):
             return
         structure = self.structure.every_node[node]
         sets = _marks_of(structure, layout)
-        twin = structure.twin
-        replies = twin.call(twin.nodes()[0], [("EXISTS", each) for each in sets], budget)
+        job_client = structure.job_client
+        replies = job_client.call(
+            job_client.nodes()[0], [("EXISTS", each) for each in sets], budget
+        )
         for each, there in zip(sets, checked(replies), strict=True):
             if there:
                 yield node.encode() + each
@@ -230,10 +234,10 @@ class FleetRebalance(DivisibleJob):
     def warm_up(self) -> None:
         """Load the scripts and prepare connections; no round trip."""
         for each in self.structures:
-            each.twin.warm_up("fleet/", LAYOUT_SCRIPTS)
+            each.job_client.warm_up("fleet/", LAYOUT_SCRIPTS)
 
     def _identity(self, node: str) -> Hashable:
-        identity: Hashable = self.structure.every_node[node].twin.identity
+        identity: Hashable = self.structure.every_node[node].job_client.identity
         return identity
 
     def _identity_of_home(self, name: bytes) -> Hashable:
@@ -291,7 +295,9 @@ class FleetRebalance(DivisibleJob):
         structure = self.structure.every_node[node]
         command = self._command(structure, layout, stretches[number], cursor)
         with structure.names.asked():
-            (reply,) = checked(structure.twin.call(structure.twin.nodes()[0], [command], budget))
+            (reply,) = checked(
+                structure.job_client.call(structure.job_client.nodes()[0], [command], budget)
+            )
         # An index says a time or a token beside each name.
         names = list(reply[1] if command[0] == "SCAN" else reply[1][::2])
         if command[0] == "HSCAN":
@@ -380,10 +386,10 @@ class FleetRebalance(DivisibleJob):
         def tokens_of(name: str) -> tuple[list[tuple[int, bytes]], tuple[int, bytes]]:
             """Return the tokens, and the one that the node's clock would make now."""
             structure = every[name]
-            twin, shift_ms = structure.twin, structure.translator.clock_shift_ms
+            job_client, shift_ms = structure.job_client, structure.translator.clock_shift_ms
             commands = [read_fence(structure, shard).by_text() for shard in shards]
             *tokens, (seconds, micros) = checked(
-                twin.call(twin.nodes()[0], [*commands, ("TIME",)], budget)
+                job_client.call(job_client.nodes()[0], [*commands, ("TIME",)], budget)
             )
             now = b"%d" % (int(seconds) * 1_000_000 + int(micros) + 1_000 * shift_ms)
             # As is_greater() of the scripts compares them.
@@ -409,18 +415,20 @@ class FleetRebalance(DivisibleJob):
         if not operations:
             return []
         slice.spend(len(operations))
-        twin = structure.twin
+        job_client = structure.job_client
         commands = [each.by_text() for each in operations]
-        replies = checked(twin.call(twin.nodes()[0], commands, Budget(slice.remaining())))
+        replies = checked(
+            job_client.call(job_client.nodes()[0], commands, Budget(slice.remaining()))
+        )
         return [each.read(reply) for each, reply in zip(operations, replies, strict=True)]
 
     def _forget_move(self, node: str, layout: Layout, slice: Slice) -> int:
         """Remove the marks of carried keys on a node; return how many keys of them there are."""
         structure = self.structure.every_node[node]
         sets = _marks_of(structure, layout)
-        twin = structure.twin
+        job_client = structure.job_client
         commands = [("EXISTS" if self.dry_run else "UNLINK", each) for each in sets]
-        replies = twin.call(twin.nodes()[0], commands, Budget(slice.remaining()))
+        replies = job_client.call(job_client.nodes()[0], commands, Budget(slice.remaining()))
         return sum(int(each) for each in checked(replies))
 
 

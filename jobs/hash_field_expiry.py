@@ -30,8 +30,8 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked, is_elsewhere
+from workstealing.store.job_client import Node
 from workstealing.store.scripts import Script
-from workstealing.store.twin import Node
 from workstealing.structures.access import JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.layout import ask_server, scored
@@ -102,7 +102,9 @@ class HashFieldExpiry(CollectingJob):
         collectors = {}
         for node, each in hashes.on_nodes.items():
             shift_ms = each.translator.clock_shift_ms
-            index = DueIndex(each.twin, each.names, shift_ms, random, clock, on_loss=each.forget)
+            index = DueIndex(
+                each.job_client, each.names, shift_ms, random, clock, on_loss=each.forget
+            )
             collectors[node] = _FieldCollector(index, each.names, each.translator.script, clock)
         super().__init__(collectors, name, limit, dry_run=dry_run, random=random)
 
@@ -125,7 +127,7 @@ class HashFieldExpiry(CollectingJob):
 
 
 class _FieldCollector(DueCollector):
-    """Collects the garbage of one namespace, through a twin's one-attempt connections.
+    """Collects the garbage of one namespace, through a job client's one-attempt connections.
 
     Arguments:
         index: of the namespace.
@@ -145,7 +147,7 @@ class _FieldCollector(DueCollector):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(index)
-        self._twin = index.twin
+        self._job_client = index.job_client
         self._names = names
         self._script = script
         self._clock = clock
@@ -221,7 +223,7 @@ class _FieldCollector(DueCollector):
         now = self._clock.monotonic()
         if not self._to_ask and (self._asked_at is None or now - self._asked_at >= _ASKS_SECONDS):
             self._asked_at = now
-            keys = self._names.on_each_primary(self._twin)
+            keys = self._names.on_each_primary(self._job_client)
             # Nodes that have left the cluster are forgotten.
             self._told = {key: self._told[key] for key in keys if key in self._told}
             self._to_ask.extend(keys)
@@ -267,7 +269,7 @@ class _FieldCollector(DueCollector):
         past = ("ZRANGE", keys[1], 0, limit - 1, "WITHSCORES")
         with _naming(keys[1]):
             clock, deadlines = checked(
-                self._twin.call_keys(keys, [("TIME",), past], Budget(slice.remaining()))
+                self._job_client.call_keys(keys, [("TIME",), past], Budget(slice.remaining()))
             )
         now = self._index.time_ms(clock)
         return sum(1 for _, deadline in scored(deadlines) if deadline <= now)
@@ -281,10 +283,12 @@ class _FieldCollector(DueCollector):
         hashes, oldest, fields, counted, idle = 0, 0.0, 0, 0, 0
         for node, shards in self._index.shards_by_node(layout, budget).items():
             due = [("ZRANGEBYSCORE", self._names.due(s), "-inf", "+inf") for s in shards]
-            clock = self._index.time_ms(checked(self._twin.call(node, [("TIME",)], budget))[0])
+            clock = self._index.time_ms(
+                checked(self._job_client.call(node, [("TIME",)], budget))[0]
+            )
             with self._names.asked():
                 counts = checked(
-                    self._twin.call(
+                    self._job_client.call(
                         node, [("ZCOUNT", command[1], "-inf", clock) for command in due], budget
                     )
                 )
@@ -294,7 +298,7 @@ class _FieldCollector(DueCollector):
             members = [
                 key
                 for reply in checked(
-                    self._twin.call(
+                    self._job_client.call(
                         node,
                         [("ZRANGEBYSCORE", c[1], "-inf", clock, "LIMIT", 0, share) for c in busy],
                         budget,
@@ -325,7 +329,7 @@ class _FieldCollector(DueCollector):
                 deadlines = self._names.deadlines(key)
                 commands.append(("ZCOUNT", deadlines, "-inf", clock))
                 commands.append(("ZRANGE", deadlines, 0, 0, "WITHSCORES"))
-            replies = self._twin.call(node, commands, budget)
+            replies = self._job_client.call(node, commands, budget)
             for command, size, first in zip(
                 commands[::2], replies[::2], replies[1::2], strict=True
             ):
@@ -342,7 +346,7 @@ class _FieldCollector(DueCollector):
         most = max(1, min(self._together, limit // self._fields))
         some = [found.popleft()]
         while found and len(some) < most:
-            if self._twin.is_cluster and found[0].shard != some[0].shard:
+            if self._job_client.is_cluster and found[0].shard != some[0].shard:
                 break
             some.append(found.popleft())
         return some
@@ -360,7 +364,7 @@ class _FieldCollector(DueCollector):
         each = -(-limit // len(some))
         hashes: list[_HashGarbage] = []
         try:
-            with attempt(self._twin, *keys, slice=slice, in_any_slot=True) as current:
+            with attempt(self._job_client, *keys, slice=slice, in_any_slot=True) as current:
                 hashes = self._read(current, some, now_ms, limit, each)
                 collected = self._remove(current, hashes, now_ms)
         except OutOfMemoryError:
@@ -490,7 +494,7 @@ class _FieldCollector(DueCollector):
     def _clear_if_gone(self, due: DueKey, slice: Slice) -> None:
         """Remove all deadlines of a hash that somebody has deleted or overwritten."""
         hash_key, deadlines_key = keys = self._names.for_reading(due.key)
-        with attempt(self._twin, *keys, slice=slice) as current:
+        with attempt(self._job_client, *keys, slice=slice) as current:
             (kind,) = current.read(("TYPE", hash_key))
             if kind != b"hash":
                 current.commit(
@@ -507,7 +511,7 @@ class _FieldCollector(DueCollector):
         again.
         """
         script = self._script("volatile_hashes/collect")
-        node = self._twin.node_of(found[0].shard)
+        node = self._job_client.node_of(found[0].shard)
         # As many hashes as probably fill the slice: a hash that is cut short takes a second look.
         some = found[: max(1, -(-most // self._swept))]
         left = found[len(some) :]
@@ -525,7 +529,7 @@ class _FieldCollector(DueCollector):
         if node not in self._loaded:
             # The first command brings the script's text; the others name it by its digest.
             commands[0] = ("EVAL", script.body, *commands[0][2:])
-        replies, moved = self._twin.call_each(node, commands, left_of(slice, timeout))
+        replies, moved = self._job_client.call_each(node, commands, left_of(slice, timeout))
         self._loaded.add(node)
         fields, handled = 0, 0
         problem: LayoutError | None = None
@@ -578,8 +582,8 @@ class _FieldCollector(DueCollector):
                 most = min(its - done, FIELDS_A_SCRIPT)
                 command = self._collecting(script, due.shard, [due], most)
                 commands.append(("EVAL", script.body, *command[2:]))
-        node = self._twin.node_of(some[0].shard)
-        replies = checked(self._twin.call(node, commands, Budget(slice.remaining())))
+        node = self._job_client.node_of(some[0].shard)
+        replies = checked(self._job_client.call(node, commands, Budget(slice.remaining())))
         return sum(int(fields) for fields, _, _ in replies)
 
 

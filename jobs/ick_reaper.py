@@ -94,7 +94,7 @@ class IckReaper(DivisibleJob):
         self.structures = (ick,) if isinstance(ick, Structure) else tuple(self._icks())
         self._random = random
         first = self._icks()[0]
-        self.dependency: Hashable = first.twin.identity
+        self.dependency: Hashable = first.job_client.identity
         key = getattr(ick, "name", None) or first.name
         self.name = f"ick_reaper.{key}" if name is None else name
         self._settings = (seconds, checked_attempts(max_attempts), random)
@@ -112,7 +112,7 @@ class IckReaper(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts from their files and prepare connections; no round trip."""
-        self._icks()[0].twin.warm_up("ick/")
+        self._icks()[0].job_client.warm_up("ick/")
 
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide for a sweep: each part is a group of Icks, by number. No round trip.
@@ -206,7 +206,7 @@ class _IckFindings:
 
 
 class _Reaper:
-    """Reaps one Ick through a twin's one-attempt connections.
+    """Reaps one Ick through a job client's one-attempt connections.
 
     Arguments:
         lease: seconds.
@@ -223,7 +223,7 @@ class _Reaper:
         random: Callable[[], float],
         of: int,
     ) -> None:
-        self._twin, self._names = ick.twin, ick.names
+        self._job_client, self._names = ick.job_client, ick.names
         self._lease_ms = lease * 1000
         self._max_attempts = max_attempts
         self._random = random
@@ -255,7 +255,7 @@ class _Reaper:
         names = self._names
         watched = (names.cset, names.held, names.attempts, names.dead)
         try:
-            with attempt(self._twin, *watched, slice=slice) as current:
+            with attempt(self._job_client, *watched, slice=slice) as current:
                 (reply,) = current.read(self._look_command(WINDOW * most, most))
                 look = self._read(reply)
                 self._observe(slice, look)
@@ -267,7 +267,7 @@ class _Reaper:
         except OutOfMemoryError:
             # A full server refuses all of a MULTI. The script alone begins by deleting.
             budget = Budget(slice.remaining())
-            (done,) = checked(self._twin.call_keys(names.all, [command], budget))
+            (done,) = checked(self._job_client.call_keys(names.all, [command], budget))
         if done < 0:
             raise Aborted("somebody has reserved since the look")
         return int(done)
@@ -287,7 +287,7 @@ class _Reaper:
         Raises: LayoutError. One round trip.
         """
         command = self._look_command(most_members, 0)
-        (reply,) = checked(self._twin.call_keys(self._names.all, [command], budget))
+        (reply,) = checked(self._job_client.call_keys(self._names.all, [command], budget))
         return self._read(reply)
 
     def backlog_of(self, look: _IckFindings) -> Backlog:

@@ -64,13 +64,15 @@ class KeyExpiry(CollectingJob):
         collectors = {}
         for node, each in keys.on_nodes.items():
             script, shift_ms = each.translator.script, each.translator.clock_shift_ms
-            index = DueIndex(each.twin, each.names, shift_ms, random, clock, on_loss=each.forget)
+            index = DueIndex(
+                each.job_client, each.names, shift_ms, random, clock, on_loss=each.forget
+            )
             collectors[node] = _KeyCollector(index, script)
         super().__init__(collectors, name, limit, dry_run=dry_run, random=random)
 
 
 class _KeyCollector(DueCollector):
-    """Collects the garbage of one namespace, through a twin's one-attempt connections.
+    """Collects the garbage of one namespace, through a job client's one-attempt connections.
 
     Arguments:
         index: of the namespace.
@@ -106,8 +108,8 @@ class _KeyCollector(DueCollector):
         ]
         if not commands:
             return 0
-        node = self._index.twin.node_of(found[0].shard)
-        replies, moved = self._index.twin.call_each(node, commands, budget)
+        node = self._index.job_client.node_of(found[0].shard)
+        replies, moved = self._index.job_client.call_each(node, commands, budget)
         here = [reply for reply in replies if not is_elsewhere(reply)]
         if moved is not None and not here:
             raise moved

@@ -19,10 +19,10 @@ from workstealing.errors import Aborted, ConfigurationError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.store.job_client import JobClient, Node
 from workstealing.store.keys import require_users_key
 from workstealing.store.paging import CURSOR
 from workstealing.store.scripts import load
-from workstealing.store.twin import Node, Twin
 from workstealing.structures.stored import wrong_type
 
 WALKING = frozenset({"SCAN", "HSCAN", "INFO", "TIME", "HGET", "HGETALL", "DEL"})
@@ -97,7 +97,7 @@ class StoredPlace:
 
 
 def scan_page(
-    twin: Twin, node: Node, scan: Command, slice: Slice, *further: Command
+    job_client: JobClient, node: Node, scan: Command, slice: Slice, *further: Command
 ) -> ScannedPage:
     """Read a page of a node's keys. One round trip.
 
@@ -108,33 +108,33 @@ def scan_page(
     Raises: error replies of SCAN and of the further commands; OutOfTime; connection faults.
     """
     commands: list[Command] = [("INFO", "server"), scan, *further]
-    if twin.is_cluster:
+    if job_client.is_cluster:
         commands.append(("CLUSTER", "INFO"))
     slice.spend(len(commands))
-    info, *others = twin.call(node, commands, Budget(slice.remaining()))
-    cluster = others.pop() if twin.is_cluster else None
+    info, *others = job_client.call(node, commands, Budget(slice.remaining()))
+    cluster = others.pop() if job_client.is_cluster else None
     found, *replies = checked(others)
     # A service may forbid INFO: then nobody can tell that its process is another one.
     facts = _line(info, b"run_id")
-    if twin.is_cluster:
+    if job_client.is_cluster:
         facts += b":" + _line(cluster, b"cluster_current_epoch")
     return ScannedPage(facts, found[0], found[1], replies)
 
 
-def read_place(twin: Twin, key: bytes, slice: Slice) -> list[bytes]:
+def read_place(job_client: JobClient, key: bytes, slice: Slice) -> list[bytes]:
     """Return the names and values of the hash that holds a walk's place. One round trip.
 
     Raises: LayoutError if the key holds no hash; OutOfTime; connection faults.
     """
     slice.spend(1)
-    (place,) = twin.call_keys((key,), [("HGETALL", key)], Budget(slice.remaining()))
+    (place,) = job_client.call_keys((key,), [("HGETALL", key)], Budget(slice.remaining()))
     if isinstance(place, ResponseError):
         raise wrong_type(key, place)
     return list(place)
 
 
 def move_place(
-    twin: Twin,
+    job_client: JobClient,
     key: bytes,
     raw: Sequence[bytes],
     fields: Sequence[bytes | str | int | float],
@@ -155,7 +155,7 @@ def move_place(
     seconds = "" if keep is None else keep
     command = ("EVAL", load("walk/place").body, 1, key, seconds, len(raw), *raw, *fields)
     slice.spend(1)
-    (moved,) = checked(twin.call_keys((key,), [command], Budget(slice.remaining())))
+    (moved,) = checked(job_client.call_keys((key,), [command], Budget(slice.remaining())))
     if not moved:
         raise Aborted("another recruit has moved the place of the walk")
 

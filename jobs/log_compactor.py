@@ -246,7 +246,7 @@ class _ColdBacklog:
 
 
 class Compactor(LogEngine):
-    """Compacts one log through its twin's one-attempt connections.
+    """Compacts one log through its job client's one-attempt connections.
 
     Arguments:
         random: returns a float in [0, 1).
@@ -285,7 +285,7 @@ class Compactor(LogEngine):
         blocks = [self._keys.block(each.number) for each in chosen]
         changes: list[_Change] = []
         try:
-            with attempt(self._log.twin, *blocks, slice=slice) as current:
+            with attempt(self._log.job_client, *blocks, slice=slice) as current:
                 try:
                     handled, changes = self._prepared(current, look, chosen, slice, dry_run=dry_run)
                 except (LayoutError, DamagedBlockError, ResponseError):

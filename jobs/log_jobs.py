@@ -26,7 +26,7 @@ from workstealing.structures.log.base import LogBase
 
 
 class LogEngine(abc.ABC):
-    """The work of a job on one log, through its twin's one-attempt connections.
+    """The work of a job on one log, through its job client's one-attempt connections.
 
     Arguments:
         random: returns a float in [0, 1).
@@ -49,7 +49,7 @@ class LogEngine(abc.ABC):
         """Send commands in one round trip; return the replies. Raises: as `checked`."""
         if slice is not None:
             slice.spend(len(commands))
-        return checked(self._log.twin.call_keys((self._keys.meta,), commands, budget))
+        return checked(self._log.job_client.call_keys((self._keys.meta,), commands, budget))
 
     def _run(
         self, budget: Budget, slice: Slice | None, script: str, keys: Sequence[bytes], *args: Any
@@ -90,7 +90,7 @@ class LogJob(DivisibleJob):
         self.limit = checked_limit(limit)
         self.dry_run: bool = dry_run
         self._random = random
-        self.dependency: Hashable = self.logs[0].twin.identity
+        self.dependency: Hashable = self.logs[0].job_client.identity
         self.name = f"{self._kind}.{self.logs[0].name}" if name is None else name
 
     def perform(self, slice: Slice) -> int:
@@ -103,7 +103,7 @@ class LogJob(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts from their files and prepare connections; no round trip."""
-        self.logs[0].twin.warm_up("log/")
+        self.logs[0].job_client.warm_up("log/")
 
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide for a sweep: each part is a group of logs, by number. No round trip."""

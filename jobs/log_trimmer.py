@@ -164,7 +164,7 @@ class _LogSize:
 
 
 class Trimming(LogEngine):
-    """Trims one log through its twin's one-attempt connections.
+    """Trims one log through its job client's one-attempt connections.
 
     Arguments:
         random: returns a float in [0, 1).
@@ -237,7 +237,7 @@ class Trimming(LogEngine):
             commands.append(("HKEYS", self._keys.meta))
         if slice is not None:
             slice.spend(len(commands))
-        found, *fields = self._log.twin.call_keys((self._keys.meta,), commands, budget)
+        found, *fields = self._log.job_client.call_keys((self._keys.meta,), commands, budget)
         for reply in (found, *fields):
             if isinstance(reply, ResponseError) and not str(reply).startswith("WRONGTYPE"):
                 raise reply

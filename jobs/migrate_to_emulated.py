@@ -35,9 +35,9 @@ from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_d
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.store.job_client import Node
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.paging import BEGINNING
-from workstealing.store.twin import Node
 from workstealing.structures.access import Access, JobAccess
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.layout import LAYOUT_SCRIPTS
@@ -105,9 +105,9 @@ class MigrateToEmulated(DivisibleJob):
         self.dry_run = dry_run
         self.limit = checked_limit(limit)
         self.name = f"migrate_to_emulated.{hashes.namespace}" if name is None else name
-        self.dependency: Hashable = hashes.twin.identity
+        self.dependency: Hashable = hashes.job_client.identity
         self._index = DueIndex(
-            hashes.twin, hashes.names, hashes.translator.clock_shift_ms, random, clock
+            hashes.job_client, hashes.names, hashes.translator.clock_shift_ms, random, clock
         )
         back = _HandingBack(self.hashes, self._index, Pattern(match, None))
         self._adoption = Adoption(self.name, self.hashes, self._index, back)
@@ -221,7 +221,7 @@ class MigrateToEmulated(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts from their files and prepare connections; no round trip."""
-        self.hashes.twin.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
+        self.hashes.job_client.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
 
 
 class _ReturningPart(PartJob):
@@ -284,15 +284,15 @@ class _HandingBack:
         """Return the hashes with fields to hand back, and all that are large. Three round trips."""
         if not keys:
             return []
-        twin = self._hashes.twin
-        small, others = small_hashes(twin, node, keys, slice, reads_values=False)
+        job_client = self._hashes.job_client
+        small, others = small_hashes(job_client, node, keys, slice, reads_values=False)
         if small:
             asked = [
                 ("HPEXPIRETIME", key, "FIELDS", len(fields), *fields)
                 for key, fields in small.items()
             ]
             slice.spend(len(asked))
-            replies = twin.call(node, asked, Budget(slice.remaining()))
+            replies = job_client.call(node, asked, Budget(slice.remaining()))
             others += [
                 key
                 for key, times in zip(small, replies, strict=True)
@@ -353,5 +353,5 @@ class _HandingBack:
 
     def _call(self, key: bytes, slice: Slice, *commands: Command) -> list[Any]:
         slice.spend(len(commands))
-        twin = self._hashes.twin
-        return checked(twin.call_keys((key,), commands, Budget(slice.remaining())))
+        job_client = self._hashes.job_client
+        return checked(job_client.call_keys((key,), commands, Budget(slice.remaining())))

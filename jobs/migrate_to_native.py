@@ -37,9 +37,9 @@ from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_d
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
+from workstealing.store.job_client import JobClient, Node
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
-from workstealing.store.twin import Node, Twin
 from workstealing.structures.access import Access, JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.layout import LAYOUT_SCRIPTS, ask_server
@@ -109,9 +109,9 @@ class MigrateToNative(DivisibleJob):
         self.dry_run = dry_run
         self.limit = checked_limit(limit)
         self.name = f"migrate_to_native.{hashes.namespace}" if name is None else name
-        self.dependency: Hashable = hashes.twin.identity
+        self.dependency: Hashable = hashes.job_client.identity
         self._migrator = _Migrator(
-            hashes.twin,
+            hashes.job_client,
             hashes.names,
             hashes.translator,
             accepted=checked_faults(accept),
@@ -142,7 +142,7 @@ class MigrateToNative(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts from their files and prepare connections; no round trip."""
-        self.hashes.twin.warm_up("volatile_hashes/", LAYOUT_SCRIPTS)
+        self.hashes.job_client.warm_up("volatile_hashes/", LAYOUT_SCRIPTS)
 
     def parts(self, n: int) -> list[DuePart]:
         """Divide the namespace for a sweep, by index shards; see `DivisibleJob.parts`.
@@ -161,14 +161,14 @@ class _Migrator:
     """Hands over the hashes of one namespace.
 
     Arguments:
-        twin: of the namespace.
+        job_client: of the namespace.
         names: of the namespace.
         translator: of the namespace.
     """
 
     def __init__(
         self,
-        twin: Twin,
+        job_client: JobClient,
         names: HashNames,
         translator: HashTranslator,
         *,
@@ -176,8 +176,8 @@ class _Migrator:
         random: Callable[[], float],
         clock: Clock,
     ) -> None:
-        self._index = DueIndex(twin, names, translator.clock_shift_ms, random, clock)
-        self._twin = twin
+        self._index = DueIndex(job_client, names, translator.clock_shift_ms, random, clock)
+        self._job_client = job_client
         self._names = names
         self._translator = translator
         self._accepted = accepted
@@ -252,9 +252,11 @@ class _Migrator:
         counted = 0
         for look in looks(self._index, slice, overdue=False):
             commands = [("ZCARD", self._names.deadlines(due.key)) for due in look.found]
-            node = self._twin.node_of(look.found[0].shard)
+            node = self._job_client.node_of(look.found[0].shard)
             with holding_ours(b"{...}:ws:" + self._names.namespace.encode() + b":ttl:"):
-                counted += sum(checked(self._twin.call(node, commands, Budget(slice.remaining()))))
+                counted += sum(
+                    checked(self._job_client.call(node, commands, Budget(slice.remaining())))
+                )
             if counted >= slice.limit or slice.expired:
                 break
         return min(counted, slice.limit)
@@ -267,7 +269,7 @@ class _Migrator:
         def count(node: Node, found: Sequence[bytes]) -> int:
             asked = [("ZCARD", self._names.deadlines(each)) for each in found]
             # A hash without a field is still to be taken out of the index.
-            return sum(max(1, each) for each in checked(self._twin.call(node, asked, budget)))
+            return sum(max(1, each) for each in checked(self._job_client.call(node, asked, budget)))
 
         what = "fields to hand over"
         return items_backlog(self._index, seconds, what, count, _LOOKED_AT, overdue=False)
@@ -286,9 +288,9 @@ class _Migrator:
         each = max(1, most // len(found))
         operations = [self._translator.move(layout, due.key, each) for due in found]
         commands = [operation.by_text() for operation in operations]
-        node = self._twin.node_of(found[0].shard)
+        node = self._job_client.node_of(found[0].shard)
         budget = Budget(slice.remaining(), PATIENCE_SECONDS)
-        replies = checked(self._twin.call(node, commands, budget))
+        replies = checked(self._job_client.call(node, commands, budget))
         moved = sum(op.read(reply) for op, reply in zip(operations, replies, strict=True))
         return Served(int(moved), len(found))
 
@@ -301,7 +303,7 @@ class _Migrator:
 
     def _require_servers(self, slice: Slice) -> None:
         """Refuse where a server lacks the commands or has a fault: a cluster's nodes may differ."""
-        for key in self._names.on_each_primary(self._twin):
+        for key in self._names.on_each_primary(self._job_client):
             budget = Budget(slice.remaining(), PATIENCE_SECONDS)
             facts = self._index.drive(ask_server(key, NATIVE_COMMANDS), budget)
             if missing := [name for name in NATIVE_COMMANDS if name not in facts.known]:
@@ -317,8 +319,10 @@ class _Migrator:
 
     def _run(self, operation: Operation, slice: Slice) -> Any:
         # By the first key's slot: on one server the others may lie in other slots.
-        node = self._twin.node_of(key_slot(operation.keys[0]))
-        (reply,) = checked(self._twin.call(node, [operation.by_text()], Budget(slice.remaining())))
+        node = self._job_client.node_of(key_slot(operation.keys[0]))
+        (reply,) = checked(
+            self._job_client.call(node, [operation.by_text()], Budget(slice.remaining()))
+        )
         return operation.read(reply)
 
 

@@ -23,7 +23,7 @@ from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
-from workstealing.store.twin import BlockingClient, Node, Twin, twin_of
+from workstealing.store.job_client import BlockingClient, JobClient, Node, job_client_of
 from workstealing.structures.access import Access, JobAccess
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.namespace import Layout, read_layout
@@ -107,7 +107,7 @@ class NativeFieldAudit(Job):
         self.hashes = checked_hashes(hashes)
         if not isinstance(match, str | bytes) or not match:
             raise ConfigurationError(f'match={match!r} is no pattern: give one, such as "item:*"')
-        if replica is not None and hashes.twin.is_cluster:
+        if replica is not None and hashes.job_client.is_cluster:
             raise ConfigurationError(
                 "a cluster's replicas cannot be compared: leave out replica=, and the job counts"
                 " the fields that are kept past their deadline"
@@ -115,13 +115,13 @@ class NativeFieldAudit(Job):
         self.structures = (hashes,)
         self.limit = checked_limit(limit)
         self.name = f"native_field_audit.{hashes.namespace}" if name is None else name
-        self.dependency: Hashable = hashes.twin.identity
+        self.dependency: Hashable = hashes.job_client.identity
         self._match = match
-        # A twin does not keep its client alive.
+        # A job client does not keep its client alive.
         self._client = replica
-        self._replica: Twin | None = None if replica is None else twin_of(replica)
+        self._replica: JobClient | None = None if replica is None else job_client_of(replica)
         self._random = random
-        self._index = DueIndex(hashes.twin, hashes.names, 0, random, SYSTEM_CLOCK)
+        self._index = DueIndex(hashes.job_client, hashes.names, 0, random, SYSTEM_CLOCK)
 
     def perform(self, slice: Slice) -> int:
         """Look at up to ``slice.limit`` fields.
@@ -130,13 +130,13 @@ class NativeFieldAudit(Job):
         native. Raises: OutOfTime; LayoutError; connection faults, the replica's too. Three round
         trips, and three more if there is a replica.
         """
-        twin = self.hashes.twin
+        job_client = self.hashes.job_client
         layout: Layout | None = self._index.drive(
             read_layout(self.hashes.names), Budget(slice.remaining())
         )
         if layout is None or not layout.is_native:
             return 0
-        nodes = twin.nodes()
+        nodes = job_client.nodes()
         node = nodes[int(self._random() * len(nodes))]
         keys = self._keys(node, slice)
         kept, fields = self._fields(node, keys, slice)
@@ -151,10 +151,12 @@ class NativeFieldAudit(Job):
     def _keys(self, node: Node, slice: Slice) -> list[bytes]:
         """Return some hashes of the namespace from a random place on."""
         scan = ("SCAN", self._place(), "MATCH", self._match, "COUNT", _KEYS_A_PAGE, "TYPE", "hash")
-        ((rest, keys),) = self._call(self.hashes.twin, node, [scan], slice)
+        ((rest, keys),) = self._call(self.hashes.job_client, node, [scan], slice)
         if not keys and rest != b"0":
             # So that a namespace among many other keys is met, too.
-            ((_, keys),) = self._call(self.hashes.twin, node, [(scan[0], rest, *scan[2:])], slice)
+            ((_, keys),) = self._call(
+                self.hashes.job_client, node, [(scan[0], rest, *scan[2:])], slice
+            )
         users = [key for key in keys if is_users_key(key)]
         start = int(self._random() * len(users))
         return (users[start:] + users[:start])[: max(1, slice.limit // _FIELDS_A_HASH)]
@@ -165,14 +167,14 @@ class NativeFieldAudit(Job):
         """Return how many expired fields were in memory still, and the fields to compare."""
         if not keys:
             return 0, {}
-        lengths = self._call(self.hashes.twin, node, [("HLEN", key) for key in keys], slice)
+        lengths = self._call(self.hashes.job_client, node, [("HLEN", key) for key in keys], slice)
         sizes = [length or 0 for length in lengths]
         asked = [
             _scan(key, 0 if size <= _SMALL else self._place())
             for key, size in zip(keys, sizes, strict=True)
         ]
         kept, fields = 0, {}
-        replies = self._call(self.hashes.twin, node, asked, slice)
+        replies = self._call(self.hashes.job_client, node, asked, slice)
         for key, size, reply in zip(keys, sizes, replies, strict=True):
             cursor, live = reply or (b"0", [])
             if size <= _SMALL and cursor == b"0":
@@ -194,19 +196,19 @@ class NativeFieldAudit(Job):
         return [*names[start:], *names[:start]][:_FIELDS_A_HASH]
 
     def _compared(
-        self, node: Node, fields: dict[bytes, list[bytes]], replica: Twin, slice: Slice
+        self, node: Node, fields: dict[bytes, list[bytes]], replica: JobClient, slice: Slice
     ) -> tuple[int, int]:
         """Return how many fields were compared, and how many of them differ on the replica."""
-        twin = self.hashes.twin
+        job_client = self.hashes.job_client
         reads: list[Command] = []
         for key, names in fields.items():
             reads.append(("HMGET", key, *names))
             reads.append(("HPEXPIRETIME", key, "FIELDS", len(names), *names))
         asks = ("INFO", "replication")
-        *before, told = self._call(twin, node, [*reads, asks], slice)
+        *before, told = self._call(job_client, node, [*reads, asks], slice)
         # Its place is read first: the fields are of that moment or of a later one.
         here, *copied = self._call(replica, None, [asks, *reads], slice)
-        *after, clock = self._call(twin, node, [*reads, ("TIME",)], slice)
+        *after, clock = self._call(job_client, node, [*reads, ("TIME",)], slice)
         wanted, come = _offset(told, b"master_repl_offset"), _offset(here, b"slave_repl_offset")
         if wanted is None or come is None or come < wanted:
             # It lags behind, or is no replica: nobody knows.
@@ -233,10 +235,12 @@ class NativeFieldAudit(Job):
             " MigrateToEmulated",
         )
 
-    def _call(self, twin: Twin, node: Node, commands: Sequence[Command], slice: Slice) -> list[Any]:
+    def _call(
+        self, job_client: JobClient, node: Node, commands: Sequence[Command], slice: Slice
+    ) -> list[Any]:
         slice.spend(len(commands))
-        where = twin.nodes()[0] if twin is self._replica else node
-        replies = twin.call(where, commands, Budget(slice.remaining()))
+        where = job_client.nodes()[0] if job_client is self._replica else node
+        replies = job_client.call(where, commands, Budget(slice.remaining()))
         return list(checked([None if _is_other_type(each) else each for each in replies]))
 
 

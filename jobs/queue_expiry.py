@@ -21,8 +21,8 @@ from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.fleet import AnyFleet
+from workstealing.store.job_client import Node
 from workstealing.store.operations import Steps
-from workstealing.store.twin import Node
 from workstealing.structures.access import JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, QueueNamespace, ShuffleQueue
@@ -91,7 +91,7 @@ class QueueExpiry(CollectingJob):
                 home.fleet = client
         collectors = {
             node: _QueueCollector(
-                DueIndex(home.twin, home.names, shift_ms, random, clock), shift_ms
+                DueIndex(home.job_client, home.names, shift_ms, random, clock), shift_ms
             )
             for node, home in homes.items()
         }
@@ -105,7 +105,7 @@ class QueueExpiry(CollectingJob):
 
 
 class _QueueCollector(DueCollector):
-    """Collects the idle queues of one namespace, through a twin's one-attempt connections.
+    """Collects the idle queues of one namespace, through a job client's one-attempt connections.
 
     Arguments:
         index: of the namespace.

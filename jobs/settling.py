@@ -65,7 +65,7 @@ def settle(
     try:
         # WATCH comes before the question, and every track() changes the state, even if it adds no
         # id. So an id whose work was committed after the question is not removed.
-        with attempt(tracked.twin, ids, state, slice=slice) as current:
+        with attempt(tracked.job_client, ids, state, slice=slice) as current:
             reads: list[tuple[Any, ...]] = [("HMGET", state, "mark", "generation")]
             if sample:
                 reads.append(("SRANDMEMBER", ids, sample))
@@ -133,7 +133,7 @@ def settle_unchanged(
         return Settled()
     remaining = slice.remaining()
     budget = Budget(remaining) if timeout is None else Budget(remaining, timeout)
-    counts = [int(count) for count in checked(tracked.twin.call_keys(keys, commands, budget))]
+    counts = [int(count) for count in checked(tracked.job_client.call_keys(keys, commands, budget))]
     if all(count < 0 for count in counts):
         raise Aborted("the application has tracked or untracked ids meanwhile")
     removed = max(0, counts[0]) if stale else 0
@@ -144,7 +144,7 @@ def require_layout(tracked: TrackedSet | AsyncTrackedSet, budget: Budget) -> Non
     """Check the layout by a job's own connection, or write it down; once in a process."""
     names: TrackedSetNames = tracked.names
     if not tracked.is_open:
-        (reply,) = checked(tracked.twin.call_keys((names.layout,), [names.opening()], budget))
+        (reply,) = checked(tracked.job_client.call_keys((names.layout,), [names.opening()], budget))
         names.check(reply)
         tracked.is_open = True
     names.require_writable()

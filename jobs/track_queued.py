@@ -63,7 +63,7 @@ class TrackQueued(Job):
         self.limit = checked_limit(limit)
         key = id_text(tracked.names.key)
         self.name = f"track_queued.{key}" if name is None else name
-        self.dependency: Hashable = tracked.twin.identity
+        self.dependency: Hashable = tracked.job_client.identity
 
     def perform(self, slice: Slice) -> int:
         """Look at the next ``slice.limit`` rows.
@@ -77,7 +77,7 @@ class TrackQueued(Job):
         with blaming(source):
             getattr(source, "require_ready", lambda: None)()
         require_layout(self.tracked, Budget(slice.remaining()))
-        with attempt(self.tracked.twin, names.cursor, slice=slice) as current:
+        with attempt(self.tracked.job_client, names.cursor, slice=slice) as current:
             with holding_ours(names.cursor):
                 (stored,) = current.read(("GET", names.cursor))
             cursor = id_text(stored or b"")
@@ -120,7 +120,7 @@ class TrackQueued(Job):
 
     def warm_up(self) -> None:
         """Load the structure's scripts from their files and prepare connections; no round trip."""
-        self.tracked.twin.warm_up("tracked_set/", LAYOUT_SCRIPTS)
+        self.tracked.job_client.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
     def _add(self, members: list[bytes], slice: Slice) -> tuple[int, bool]:
         """Add the missing ids; return how many, and whether all were dealt with.
@@ -129,7 +129,7 @@ class TrackQueued(Job):
         are read before the deciding question, and a script adds ids only if the generation is still
         the same.
         """
-        twin, names = self.tracked.twin, self.tracked.names
+        job_client, names = self.tracked.job_client, self.tracked.names
         budget = Budget(slice.remaining())
         groups = names.grouped(dict.fromkeys(members))
         missing = self._missing(groups, budget)
@@ -138,7 +138,7 @@ class TrackQueued(Job):
         if not missing:
             return 0, True
         states = ask_sub_sets(
-            twin,
+            job_client,
             names,
             {each: ("HMGET", names.keys(each)[1], "mark", "generation") for each in missing},
             budget,
@@ -160,7 +160,7 @@ class TrackQueued(Job):
                 adds[each] = ("EVAL", body, 2, *keys, names.mark, generation or b"", *still)
         if self.dry_run:
             return found, True
-        replies = ask_sub_sets(twin, names, adds, budget).values()
+        replies = ask_sub_sets(job_client, names, adds, budget).values()
         return sum(count for count in replies if count > 0), all(count >= 0 for count in replies)
 
     def _missing(self, groups: dict[int, list[bytes]], budget: Budget) -> dict[int, list[bytes]]:
@@ -169,7 +169,7 @@ class TrackQueued(Job):
         looks = {
             each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()
         }
-        present = ask_sub_sets(self.tracked.twin, names, looks, budget)
+        present = ask_sub_sets(self.tracked.job_client, names, looks, budget)
         missing = {
             each: [m for m, here in zip(group, present[each], strict=True) if not here]
             for each, group in groups.items()

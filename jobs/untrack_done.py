@@ -83,7 +83,7 @@ class UntrackDone(Job):
         self.limit = checked_limit(limit)
         key = id_text(tracked.names.key)
         self.name = f"untrack_done.{key}" if name is None else name
-        self.dependency: Hashable = tracked.twin.identity
+        self.dependency: Hashable = tracked.job_client.identity
         self._random = random
         self._asked = self._stale = 0.0
         # The ids in a row without work, and whether the others know that it was too many.
@@ -123,7 +123,7 @@ class UntrackDone(Job):
         """Tell all processes that the table may be the wrong one."""
         brake = self.tracked.names.brake
         command = ("SET", brake, self._in_a_row)
-        checked(self.tracked.twin.call_keys((brake,), [command], Budget(slice.remaining())))
+        checked(self.tracked.job_client.call_keys((brake,), [command], Budget(slice.remaining())))
         self._is_told = True
         slice.measure(HALTED, 1)
         _log.warning("%s", halted(self.tracked.name))
@@ -138,7 +138,9 @@ class UntrackDone(Job):
         else:
             brake = self.tracked.names.brake
             budget = Budget(slice.remaining())
-            (found,) = checked(self.tracked.twin.call_keys((brake,), [("GET", brake)], budget))
+            (found,) = checked(
+                self.tracked.job_client.call_keys((brake,), [("GET", brake)], budget)
+            )
             if found is None:
                 self._in_a_row, self._is_told = 0, False
                 ANNOUNCEMENTS.tell("unbraked", self.name, "")
@@ -165,9 +167,9 @@ class UntrackDone(Job):
         database.
         """
         budget = Budget.whole(seconds)
-        twin, names = self.tracked.twin, self.tracked.names
-        total = sum(sizes_of(twin, names, budget).values())
-        drawn = list(map(id_text, draw_tracked(twin, names, SAMPLE, budget)))
+        job_client, names = self.tracked.job_client, self.tracked.names
+        total = sum(sizes_of(job_client, names, budget).values())
+        drawn = list(map(id_text, draw_tracked(job_client, names, SAMPLE, budget)))
         if not drawn:
             return Backlog(0, 0.0, WITHOUT_WORK)
         source = self.tracked.require_source()
@@ -179,7 +181,7 @@ class UntrackDone(Job):
 
     def warm_up(self) -> None:
         """Load the structure's scripts from their files and prepare connections; no round trip."""
-        self.tracked.twin.warm_up("tracked_set/", LAYOUT_SCRIPTS)
+        self.tracked.job_client.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
     def _choose(self, slice: Slice) -> tuple[int | None, float]:
         """Choose a sub-set with ids, a larger one with more chance.
@@ -187,17 +189,19 @@ class UntrackDone(Job):
         Returns: the sub-set, None if none was found; and about how many ids all sub-sets have. One
         round trip to one node, for up to 32 sub-sets there.
         """
-        twin, names = self.tracked.twin, self.tracked.names
+        job_client, names = self.tracked.job_client, self.tracked.names
         first = int(self._random() * names.sub_sets)
-        node = twin.node_of(names.slot(first))
+        node = job_client.node_of(names.slot(first))
         # Any arc of the circle of sub-sets will do; neighbours lie on the same node.
         window = [(first + i) % names.sub_sets for i in range(SUB_SETS_LOOKED_AT)]
-        window = [each for each in dict.fromkeys(window) if twin.node_of(names.slot(each)) == node]
+        window = [
+            each for each in dict.fromkeys(window) if job_client.node_of(names.slot(each)) == node
+        ]
         commands: list[tuple[Any, ...]] = [("SCARD", names.keys(each)[0]) for each in window]
-        if not self.dry_run and twin.node_of(key_slot(names.brake)) == node:
+        if not self.dry_run and job_client.node_of(key_slot(names.brake)) == node:
             commands.append(("GET", names.brake))
         with names.asked():
-            sizes = checked(twin.call(node, commands, Budget(slice.remaining())))
+            sizes = checked(job_client.call(node, commands, Budget(slice.remaining())))
         if len(sizes) > len(window) and sizes.pop() is not None:
             # Another process has said so.
             self._in_a_row, self._is_told = HALT_AFTER, True

@@ -18,9 +18,9 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
+from workstealing.store.job_client import JobClient, Node
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.paging import BEGINNING
-from workstealing.store.twin import Node, Twin
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.layout import scored
 from workstealing.structures.namespace import Layout
@@ -105,7 +105,7 @@ class Ends:
 
 
 def small_hashes(
-    twin: Twin, node: Node, keys: Sequence[bytes], slice: Slice, *, reads_values: bool
+    job_client: JobClient, node: Node, keys: Sequence[bytes], slice: Slice, *, reads_values: bool
 ) -> tuple[dict[bytes, dict[bytes, bytes]], list[bytes]]:
     """Return small hashes of a node, a thousand fields in all at most, and the other keys.
 
@@ -115,7 +115,7 @@ def small_hashes(
     Neither result contains hashes that have gone. Two round trips.
     """
     slice.spend(len(keys))
-    sizes = twin.call(node, [("HLEN", key) for key in keys], Budget(slice.remaining()))
+    sizes = job_client.call(node, [("HLEN", key) for key in keys], Budget(slice.remaining()))
     small, others, fields = [], [], 0
     for key, size in zip(keys, sizes, strict=True):
         if not isinstance(size, int) or size > _SMALL_FIELDS or fields + size > _LOOK_FIELDS:
@@ -127,7 +127,7 @@ def small_hashes(
         return {}, others
     slice.spend(len(small))
     command = "HGETALL" if reads_values else "HKEYS"
-    replies = twin.call(node, [(command, key) for key in small], Budget(slice.remaining()))
+    replies = job_client.call(node, [(command, key) for key in small], Budget(slice.remaining()))
     found = {}
     for key, reply in zip(small, replies, strict=True):
         if isinstance(reply, Exception):
@@ -155,7 +155,11 @@ class Adopter:
         ends: Ends,
     ) -> None:
         self._hashes, self._index = hashes, index
-        self._twin, self._names, self._translator = hashes.twin, hashes.names, hashes.translator
+        self._job_client, self._names, self._translator = (
+            hashes.job_client,
+            hashes.names,
+            hashes.translator,
+        )
         self.pattern = pattern
         self._unit_ms, self._deadline_of, self._ttl_ms = ends.unit_ms, ends.deadline_of, ends.ttl_ms
         self._asks_fields = ends.deadline_of is not None or ends.ttl_ms is not None
@@ -178,7 +182,7 @@ class Adopter:
         found: set[bytes] = set()
         if beside[0] is not None:
             slice.spend(len(commands))
-            replies = self._twin.call(node, commands, Budget(slice.remaining()))
+            replies = self._job_client.call(node, commands, Budget(slice.remaining()))
             # TIME's reply stands for a sorted set in another slot: the visit refuses the hash.
             found.update(key for key, reply in zip(keys, replies, strict=True) if reply != 0)
         if self._asks_fields:
@@ -194,13 +198,13 @@ class Adopter:
         and the old program may have written a value with another deadline.
         """
         reads_values = self._deadline_of is not None
-        small, others = small_hashes(self._twin, node, keys, slice, reads_values=reads_values)
+        small, others = small_hashes(self._job_client, node, keys, slice, reads_values=reads_values)
         yield from others
         if not small:
             return
         commands = [self._ask_state(layout, key, list(values)) for key, values in small.items()]
         slice.spend(len(commands))
-        replies = self._twin.call(node, commands, Budget(slice.remaining()))
+        replies = self._job_client.call(node, commands, Budget(slice.remaining()))
         for (key, values), reply in zip(small.items(), replies, strict=True):
             try:
                 state = self._read_state(layout, list(values), reply)
@@ -211,7 +215,7 @@ class Adopter:
                 yield key
 
     def _same_slot(self, key: bytes, beside: bytes) -> bool:
-        if not self._twin.is_cluster:
+        if not self._job_client.is_cluster:
             return True
         return key_slot(key) == key_slot(beside)
 
@@ -278,7 +282,7 @@ class Adopter:
         beside = self.pattern.beside(key)
         keys = [key, self._names.deadlines(key), *([] if beside is None else [beside])]
         try:
-            with attempt(self._twin, *keys, slice=slice, in_any_slot=True) as current:
+            with attempt(self._job_client, *keys, slice=slice, in_any_slot=True) as current:
                 yield current
         except CrossSlotError as error:
             raise NotAdopted(

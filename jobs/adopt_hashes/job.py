@@ -38,10 +38,10 @@ from workstealing.recruiting.job import (
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.store.job_client import Node
 from workstealing.store.keys import to_bytes
 from workstealing.store.paging import BEGINNING
 from workstealing.store.scripts import load
-from workstealing.store.twin import Node
 from workstealing.structures.access import ATTEMPT, Access, JobAccess
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.layout import LAYOUT_SCRIPTS
@@ -119,7 +119,7 @@ class AdoptHashes(DivisibleJob):
         self.dry_run = dry_run
         self.limit = checked_limit(limit)
         self.name = f"adopt_hashes.{hashes.namespace}" if name is None else name
-        self.dependency: Hashable = hashes.twin.identity
+        self.dependency: Hashable = hashes.job_client.identity
         if sorted_sets is None and deadline_of is None and ttl is None:
             raise ConfigurationError(
                 "nothing says when the fields end: give sorted_sets, deadline_of or ttl"
@@ -133,7 +133,9 @@ class AdoptHashes(DivisibleJob):
             raise ConfigurationError(f"unit={unit!r} is unknown: give one of {', '.join(UNITS)}")
         self._pattern = Pattern(pattern, sorted_sets)
         ttl_ms = None if ttl is None else int(1000 * seconds_of(ttl, "ttl", _LEAST_TTL))
-        index = DueIndex(hashes.twin, hashes.names, hashes.translator.clock_shift_ms, random, clock)
+        index = DueIndex(
+            hashes.job_client, hashes.names, hashes.translator.clock_shift_ms, random, clock
+        )
         ends = Ends(UNITS[unit], deadline_of, ttl_ms)
         adopter = Adopter(self.hashes, index, self._pattern, ends)
         self._adoption = Adoption(self.name, self.hashes, index, adopter)
@@ -213,7 +215,7 @@ class AdoptHashes(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts from their files and prepare connections; no round trip."""
-        self.hashes.twin.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
+        self.hashes.job_client.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
 
     def parts(self, n: int) -> list[WalkPart]:
         """Divide the keyspace for a sweep: by nodes, and on each by the names of the keys.
@@ -289,11 +291,11 @@ class Adoption:
         Returns: how many fields were handled, and whether the walk has ended on every node. Raises:
         as `AdoptHashes.perform`; Aborted if another slice moved the place first.
         """
-        nodes = self._hashes.twin.nodes()
+        nodes = self._hashes.job_client.nodes()
         node = nodes[drawn(len(nodes), random)]
         key = self._place_key(node)
-        twin = self._hashes.twin
-        raw = read_place(twin, key, slice)
+        job_client = self._hashes.job_client
+        raw = read_place(job_client, key, slice)
         place = WalkPlace.read(raw)
         if place.over:
             slice.observe(backlog=0)
@@ -314,7 +316,7 @@ class Adoption:
             walk.place = replace(walk.place, over=True)
         if walk.place != place:
             try:
-                move_place(twin, key, raw, walk.place.fields(), slice)
+                move_place(job_client, key, raw, walk.place.fields(), slice)
             except (Aborted, OutOfTime):
                 if walk.adopted:
                     return walk.adopted, False
@@ -326,7 +328,7 @@ class Adoption:
     def report(self, layout: Layout | None, slice: Slice, most: int) -> AdoptionReport:
         """Look at hashes; see `AdoptHashes.report`."""
         found = AdoptionReport()
-        for node in self._hashes.twin.nodes():
+        for node in self._hashes.job_client.nodes():
             walk = self.walk(node, WalkPlace())
             try:
                 is_all = walk.look(layout, slice, most - found.scanned)
@@ -342,14 +344,14 @@ class Adoption:
 
     def forget_places(self) -> None:
         """Begin the walk again on every node; one round trip to each."""
-        twin = self._hashes.twin
-        for node in twin.nodes():
+        job_client = self._hashes.job_client
+        for node in job_client.nodes():
             key = self._place_key(node)
-            checked(twin.call_keys((key,), [("DEL", key)], Budget(None, _SERVED_SECONDS)))
+            checked(job_client.call_keys((key,), [("DEL", key)], Budget(None, _SERVED_SECONDS)))
 
     def parts(self, n: int) -> list[WalkPart]:
         """Divide the walk: by nodes, and on each by the names of the keys. No round trip."""
-        nodes = self._hashes.twin.nodes()
+        nodes = self._hashes.job_client.nodes()
         shares = max(1, checked_parts(n) // len(nodes))
         lap = secrets.token_hex(6)
         if n < len(nodes):
@@ -364,7 +366,7 @@ class Adoption:
         """Return the place of a part's walk on a node; one round trip."""
         key = self._part_key(part.lap, part.share.number, part.share.of, node)
         budget = Budget(None, _SERVED_SECONDS)
-        (raw,) = checked(self._hashes.twin.call_keys((key,), [("HGETALL", key)], budget))
+        (raw,) = checked(self._hashes.job_client.call_keys((key,), [("HGETALL", key)], budget))
         return WalkPlace.read(raw)
 
     def keep_part_place(self, part: WalkPart, node: Node, place: WalkPlace) -> None:
@@ -377,16 +379,16 @@ class Adoption:
             ("DEL", key),
             ("EVAL", load("walk/place").body, 1, key, _PART_SECONDS, 0, *place.fields()),
         ]
-        checked(self._hashes.twin.call_keys((key,), commands, Budget(None, _SERVED_SECONDS)))
+        checked(self._hashes.job_client.call_keys((key,), commands, Budget(None, _SERVED_SECONDS)))
 
     def all_parts_over(self, part: WalkPart) -> bool:
         """Say whether the walk of each part of a sweep has ended; one round trip to each."""
-        twin, of = self._hashes.twin, part.share.of
-        for node in twin.nodes():
+        job_client, of = self._hashes.job_client, part.share.of
+        for node in job_client.nodes():
             for number in range(of):
                 key = self._part_key(part.lap, number, of, node)
                 budget = Budget(None, _SERVED_SECONDS)
-                (done,) = checked(twin.call_keys((key,), [("HGET", key, "done")], budget))
+                (done,) = checked(job_client.call_keys((key,), [("HGET", key, "done")], budget))
                 if not done:
                     return False
         return True
@@ -403,7 +405,9 @@ class Adoption:
             key = self._place_key(node)
             budget = Budget(slice.remaining())
             slice.spend(1)
-            (done,) = checked(self._hashes.twin.call_keys((key,), [("HGET", key, "done")], budget))
+            (done,) = checked(
+                self._hashes.job_client.call_keys((key,), [("HGET", key, "done")], budget)
+            )
             if not done:
                 return False
         return True

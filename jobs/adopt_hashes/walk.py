@@ -10,8 +10,8 @@ from workstealing.errors import Aborted, NotAdopted
 from workstealing.jobs.adopt_hashes.adopter import Pattern
 from workstealing.jobs.key_walk import KeyShare, StoredPlace, is_users_key, scan_page
 from workstealing.recruiting.slice import Slice
+from workstealing.store.job_client import Node
 from workstealing.store.paging import BEGINNING
-from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.namespace import Layout
 
@@ -178,7 +178,7 @@ class Walk:
             *("SCAN", self.place.cursor if cursor is None else cursor),
             *("MATCH", self._adopter.pattern.text, "COUNT", KEYS_A_PAGE, "TYPE", "hash"),
         )
-        page = scan_page(self._index.twin, self._node, scan, slice)
+        page = scan_page(self._index.job_client, self._node, scan, slice)
         keys = [
             key for key in dict.fromkeys(page.keys) if is_users_key(key) and self._share.has(key)
         ]

@@ -39,8 +39,8 @@ from workstealing.recruiting.job import (
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.store.job_client import JobClient, Node, job_client_of
 from workstealing.store.keys import key_slot
-from workstealing.store.twin import Node, Twin, twin_of
 from workstealing.structures.access import ALWAYS, ATTEMPT, Access, JobAccess
 
 _log = logging.getLogger("workstealing.jobs")
@@ -138,10 +138,10 @@ class Leftovers(DivisibleJob):
                     f"nothing proves the rule {rule.name!r}, so its keys are never deleted: give"
                     " ttl, the time to live that they get"
                 )
-        # The twin does not keep its client alive.
+        # The job client does not keep its client alive.
         self.client = client
-        self._twin = twin_of(client)
-        self.dependency = self._twin.identity
+        self._job_client = job_client_of(client)
+        self.dependency = self._job_client.identity
         self.random, self._clock = random, clock
         self._said = False
 
@@ -161,7 +161,7 @@ class Leftovers(DivisibleJob):
         if not rules:
             return 0
         rule = rules[drawn(len(rules), self.random)]
-        nodes = self._twin.nodes()
+        nodes = self._job_client.nodes()
         node = nodes[drawn(len(nodes), self.random)]
         walk = RuleWalk(self, rule, node, slice)
         return walk.go(KeyShare(), dry_run=bool(self.dry_run))
@@ -190,7 +190,7 @@ class Leftovers(DivisibleJob):
         found, is_all = 0, True
         slice = Slice(1, seconds, self._clock)
         for rule in self._counting:
-            for node in self._twin.nodes():
+            for node in self._job_client.nodes():
                 counted, ended = RuleWalk(self, rule, node, slice).count()
                 found, is_all = found + counted, is_all and ended
         age = None if found or not is_all else 0.0
@@ -199,10 +199,10 @@ class Leftovers(DivisibleJob):
     def restart(self) -> None:
         """Begin the walks of all rules anew, with no rest; one round trip for each, and node."""
         for rule in self.rules:
-            for node in self._twin.nodes():
+            for node in self._job_client.nodes():
                 for dry_run in (False, True):
                     key = self.place_key(rule, node, dry_run=dry_run)
-                    checked(self._twin.call_keys((key,), [("DEL", key)], Budget(None, 1.0)))
+                    checked(self._job_client.call_keys((key,), [("DEL", key)], Budget(None, 1.0)))
 
     def place_key(self, rule: Rule, node: Node, *, dry_run: bool) -> bytes:
         """Return the key of the place of a rule's walk on a node."""
@@ -212,7 +212,7 @@ class Leftovers(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the scripts and prepare connections; no round trip."""
-        self._twin.warm_up("leftovers/", "walk/")
+        self._job_client.warm_up("leftovers/", "walk/")
 
     def parts(self, n: int) -> list[LeftoversPart]:
         """Divide the keyspace for a sweep: by rules, by nodes, and by the names of the keys.
@@ -220,7 +220,7 @@ class Leftovers(DivisibleJob):
         Every part scans all keys of its node, and serves its share. No round trip.
         """
         refuse_dry_run(self.name, dry_run=self.dry_run)
-        nodes = self._twin.nodes()
+        nodes = self._job_client.nodes()
         rules = [number for number, each in enumerate(self.rules) if not each.reports_only]
         shares = max(1, checked_parts(n) // max(1, len(nodes) * len(rules)))
         return [
@@ -235,19 +235,19 @@ class Leftovers(DivisibleJob):
         return _LeftoversPartJob(self, part)
 
     @property
-    def twin(self) -> Twin:
+    def job_client(self) -> JobClient:
         """The one-attempt connections of the job."""
-        return self._twin
+        return self._job_client
 
     @property
     def side_keys(self) -> SideKeys:
         """The names of the job's side keys."""
-        return SideKeys(self.name, self._twin)
+        return SideKeys(self.name, self._job_client)
 
     @property
     def remover(self) -> Remover:
         """The remover of its garbage."""
-        return Remover(self._twin, self.side_keys, self.keeping, self.random)
+        return Remover(self._job_client, self.side_keys, self.keeping, self.random)
 
     def _say(self) -> None:
         if self.dry_run and not self._said:
@@ -272,7 +272,7 @@ class RuleWalk:
 
     def __init__(self, job: Leftovers, rule: Rule, node: Node, slice: Slice) -> None:
         self._job, self._rule, self._node, self._slice = job, rule, node, slice
-        self._twin = job.twin
+        self._job_client = job.job_client
         self.handled = self.left = self._aborted = 0
 
     def go(self, share: KeyShare, *, dry_run: bool) -> int:
@@ -281,7 +281,7 @@ class RuleWalk:
         Raises: Aborted if other writers left nothing to handle; OutOfTime; connection faults.
         """
         key = self._job.place_key(self._rule, self._node, dry_run=dry_run)
-        raw = read_place(self._twin, key, self._slice)
+        raw = read_place(self._job_client, key, self._slice)
         place = RulePlace.read(raw)
         self._slice.observe(backlog=max(place.found, place.last_found))
         try:
@@ -292,7 +292,9 @@ class RuleWalk:
             raise
         if after != place:
             try:
-                move_place(self._twin, key, raw, after.fields(), self._slice, keep=_PLACE_SECONDS)
+                move_place(
+                    self._job_client, key, raw, after.fields(), self._slice, keep=_PLACE_SECONDS
+                )
             except (Aborted, OutOfTime):
                 if self.handled:
                     return self.handled
@@ -304,7 +306,7 @@ class RuleWalk:
     def walk(self, place: RulePlace, share: KeyShare, *, dry_run: bool) -> RulePlace:
         """Handle up to the limit of items from a place on; return the place to go on from."""
         slice = self._slice
-        pages = Pages(self._twin, self._node, self._rule, slice, share)
+        pages = Pages(self._job_client, self._node, self._rule, slice, share)
         for number, step in enumerate(pages.steps(place), 1):
             # No lap rests for longer: a later moment is nonsense.
             if step.now < place.rests <= step.now + MOST_REST:
@@ -360,7 +362,7 @@ class RuleWalk:
     def count(self) -> tuple[int, bool]:
         """Count a lap's garbage; return the number, and whether the lap was finished in time."""
         found = 0
-        pages = Pages(self._twin, self._node, self._rule, self._slice, KeyShare())
+        pages = Pages(self._job_client, self._node, self._rule, self._slice, KeyShare())
         try:
             for step in pages.steps(RulePlace()):
                 garbage = self._found(step, notes=False)
@@ -388,7 +390,7 @@ class RuleWalk:
         for number, (item, _) in enumerate(found):
             if number and room is not None and (counted.items >= room or self._slice.expired):
                 return counted, item.key
-            one_slot = self._twin.is_cluster
+            one_slot = self._job_client.is_cluster
             (parts,) = parts_of(
                 self._rule, [item], now, lambda commands, _: self._read(commands), one_slot=one_slot
             )
@@ -411,7 +413,7 @@ class RuleWalk:
         """Return the garbage among the items of a step, as far as it may be removed now."""
         if not step.items:
             return []
-        judging = Judging(self._rule, step.items, step.now, one_slot=self._twin.is_cluster)
+        judging = Judging(self._rule, step.items, step.now, one_slot=self._job_client.is_cluster)
         verdicts = judging.run(lambda commands, _: self._read(commands))
         found = [
             (item, verdict)
@@ -424,7 +426,9 @@ class RuleWalk:
 
     def _read(self, commands: Sequence[Command]) -> list[Any]:
         self._slice.spend(len(commands))
-        replies: list[Any] = self._twin.call(self._node, commands, Budget(self._slice.remaining()))
+        replies: list[Any] = self._job_client.call(
+            self._node, commands, Budget(self._slice.remaining())
+        )
         return replies
 
     def _seen_twice(
@@ -477,7 +481,7 @@ class RuleWalk:
                     total.has_more = True
                     break
                 continue
-            slot = key_slot(item.key) if self._twin.is_cluster else 0
+            slot = key_slot(item.key) if self._job_client.is_cluster else 0
             groups.setdefault(slot, []).append((item, garbage))
         for group in groups.values():
             items, verdicts = zip(*group, strict=True)

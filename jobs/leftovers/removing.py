@@ -21,10 +21,10 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.store.job_client import JobClient
 from workstealing.store.keys import SLOT_TAGS, key_slot
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
-from workstealing.store.twin import Twin
 from workstealing.structures.stored import holding_ours
 
 FULL_LOAD = 100
@@ -131,13 +131,13 @@ class SideKeys:
 
     Arguments:
         job: its name.
-        twin: of its client.
+        job_client: of its client.
     """
 
-    def __init__(self, job: str, twin: Twin) -> None:
+    def __init__(self, job: str, job_client: JobClient) -> None:
         self._job = job.encode()
         self._home = key_slot(self._job)
-        self._twin = twin
+        self._job_client = job_client
 
     def removed(self, key: bytes) -> bytes:
         """Return the audit stream for removals of a key."""
@@ -153,7 +153,7 @@ class SideKeys:
 
     def beside(self, key: bytes | None, kind: bytes) -> bytes:
         """Return the name of a side key: on a cluster in the slot of the key, if one is given."""
-        slot = key_slot(key) if key is not None and self._twin.is_cluster else self._home
+        slot = key_slot(key) if key is not None and self._job_client.is_cluster else self._home
         return b"{%b}:ws:leftovers:%b:%b" % (SLOT_TAGS[slot], self._job, kind)
 
 
@@ -166,12 +166,12 @@ class Remover:
 
     def __init__(
         self,
-        twin: Twin,
+        job_client: JobClient,
         side_keys: SideKeys,
         keeping: Keeping,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self._twin, self._side_keys, self._keeping = twin, side_keys, keeping
+        self._job_client, self._side_keys, self._keeping = job_client, side_keys, keeping
         self._random = random
 
     def remove(
@@ -194,7 +194,7 @@ class Remover:
         full, and what is removed should be kept; OutOfTime; connection faults. Three round trips,
         and one for each further look of the rule.
         """
-        judging = Judging(rule, items, now, one_slot=self._twin.is_cluster)
+        judging = Judging(rule, items, now, one_slot=self._job_client.is_cluster)
         watched = judging.watched()
         if not judging.looks:
             return Removed()
@@ -204,7 +204,7 @@ class Remover:
                 " name the keys that its owner writes"
             )
         try:
-            with attempt(self._twin, *watched, slice=slice, in_any_slot=True) as tried:
+            with attempt(self._job_client, *watched, slice=slice, in_any_slot=True) as tried:
 
                 def send(commands: list[Command], watch: tuple[bytes, ...]) -> list[Any]:
                     more = tuple(each for each in watch if each not in watched)
@@ -249,8 +249,8 @@ class Remover:
         slice.spend(1)
         budget = Budget(slice.remaining())
         # Another program's key lies in a slot of its own choice: that matters on a cluster alone.
-        keys = tuple(operation.keys) if self._twin.is_cluster else (item.key,)
-        (parts,) = checked(self._twin.call_keys(keys, [operation.by_text()], budget))
+        keys = tuple(operation.keys) if self._job_client.is_cluster else (item.key,)
+        (parts,) = checked(self._job_client.call_keys(keys, [operation.by_text()], budget))
         return Removed(int(parts), has_more=int(parts) >= min(FULL_LOAD, room))
 
     def _decide(
@@ -397,10 +397,10 @@ class Remover:
             slice.spend(len(commands))
             keys = keys_of(commands[0])
             budget = Budget(slice.remaining())
-            replies: list[Any] = self._twin.call_keys(keys, list(commands), budget)
+            replies: list[Any] = self._job_client.call_keys(keys, list(commands), budget)
             return replies
 
-        judging = Judging(rule, items, now, one_slot=self._twin.is_cluster)
+        judging = Judging(rule, items, now, one_slot=self._job_client.is_cluster)
         found = _still(items, judging.run(send), fingerprints)
         order, notes = self._decide(rule, found, now, read)
         removing = order.commands()
@@ -425,7 +425,9 @@ class Remover:
         keys = tuple(dict.fromkeys([*others, *(k for each in commands for k in keys_of(each))]))
         command = ("EVAL", load(f"leftovers/{script}").body, len(keys), *keys, *words)
         slice.spend(1)
-        (reply,) = checked(self._twin.call_keys(keys[:1], [command], Budget(slice.remaining())))
+        (reply,) = checked(
+            self._job_client.call_keys(keys[:1], [command], Budget(slice.remaining()))
+        )
         return reply
 
 

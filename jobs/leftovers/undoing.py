@@ -20,9 +20,9 @@ from workstealing.jobs.leftovers.removing import SideKeys
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.store.job_client import JobClient, Node, job_client_of
 from workstealing.store.keys import key_slot
 from workstealing.store.scripts import load
-from workstealing.store.twin import Node, Twin, twin_of
 from workstealing.structures.stored import holding_ours, stored_number
 
 _PAGE = 100
@@ -82,34 +82,34 @@ def undo(
     connection faults; OutOfMemoryError from a full server. Whatever was yielded before stands. Two
     round trips for each removal.
     """
-    twin = twin_of(client)
+    job_client = job_client_of(client)
     ago = None if since is None else seconds_of(since, "since")
-    for node, stream in _streams(twin, job):
-        ((seconds, _),) = checked(twin.call(node, [("TIME",)], _budget()))
+    for node, stream in _streams(job_client, job):
+        ((seconds, _),) = checked(job_client.call(node, [("TIME",)], _budget()))
         first = b"-" if ago is None else b"%d" % max(0, int(1000 * (int(seconds) - ago)))
         last: bytes = b"+"
         while True:
             ask = ("XREVRANGE", stream, last, first, "COUNT", _PAGE)
             with holding_ours(stream):
-                (page,) = checked(twin.call(node, [ask], _budget()))
+                (page,) = checked(job_client.call(node, [ask], _budget()))
             for number, fields in page:
-                yield from _bring_back(twin, stream, number, fields, dry_run=dry_run)
+                yield from _bring_back(job_client, stream, number, fields, dry_run=dry_run)
             if len(page) < _PAGE:
                 break
             last = b"(" + page[-1][0]
 
 
-def _streams(twin: Twin, job: str) -> Iterator[tuple[Node, bytes]]:
+def _streams(job_client: JobClient, job: str) -> Iterator[tuple[Node, bytes]]:
     """Yield the streams that hold what a job has removed."""
-    names = SideKeys(job, twin)
-    if not twin.is_cluster:
-        yield twin.nodes()[0], names.kept(b"")
+    names = SideKeys(job, job_client)
+    if not job_client.is_cluster:
+        yield job_client.nodes()[0], names.kept(b"")
         return
-    for node in twin.nodes():
+    for node in job_client.nodes():
         cursor = b"0"
         while True:
             scan = ("SCAN", cursor, "MATCH", names.every_kept(), "COUNT", 1000, "TYPE", "stream")
-            ((cursor, found),) = checked(twin.call(node, [scan], _budget()))
+            ((cursor, found),) = checked(job_client.call(node, [scan], _budget()))
             for each in sorted(set(found)):
                 yield node, each
             if cursor == b"0":
@@ -134,7 +134,11 @@ class _Kept(NamedTuple):
 
 
 def _kept(
-    twin: Twin, stream: bytes, number: bytes, about: dict[bytes, bytes], fields: Sequence[bytes]
+    job_client: JobClient,
+    stream: bytes,
+    number: bytes,
+    about: dict[bytes, bytes],
+    fields: Sequence[bytes],
 ) -> _Kept:
     """Read an entry. Raises: LayoutError, which says only why it cannot be read."""
     kind = about.get(b"type", b"").decode(errors="backslashreplace")
@@ -148,7 +152,7 @@ def _kept(
         raise LayoutError("it names no key")
     if len(contents) != (1 if kind == "key" else len(members)) or not contents:
         raise LayoutError(f"it has {len(members)} members and {len(contents)} contents")
-    if twin.is_cluster and key_slot(about[b"key"]) != key_slot(stream):
+    if job_client.is_cluster and key_slot(about[b"key"]) != key_slot(stream):
         # What is removed is kept in its own slot.
         raise LayoutError("its key is of another slot")
     if kind == "zset":
@@ -173,15 +177,15 @@ def _kept(
 
 
 def _bring_back(
-    twin: Twin, stream: bytes, number: bytes, fields: Sequence[bytes], *, dry_run: bool
+    job_client: JobClient, stream: bytes, number: bytes, fields: Sequence[bytes], *, dry_run: bool
 ) -> Iterator[Undone]:
     about = dict(zip(fields[::2], fields[1::2], strict=True))
     try:
-        kept = _kept(twin, stream, number, about, fields)
+        kept = _kept(job_client, stream, number, about, fields)
         if dry_run:
-            yield from _listed(twin, kept)
+            yield from _listed(job_client, kept)
         else:
-            yield from _restored(twin, stream, number, kept)
+            yield from _restored(job_client, stream, number, kept)
     except LayoutError as error:
         entry = f"the entry {number.decode()} of {stream.decode(errors='backslashreplace')}"
         yield Undone(
@@ -190,12 +194,12 @@ def _bring_back(
         )
 
 
-def _listed(twin: Twin, kept: _Kept) -> Iterator[Undone]:
+def _listed(job_client: JobClient, kept: _Kept) -> Iterator[Undone]:
     """List what would come back. Raises: LayoutError where the server would refuse the content."""
     if kept.kind == "key":
         # The server reads the content, finds that its time is over, and makes no key of it.
         try_it = ("RESTORE", kept.key, 1, kept.contents[0], "ABSTTL")
-        (reply,) = twin.call_keys((kept.key,), [try_it], _budget())
+        (reply,) = job_client.call_keys((kept.key,), [try_it], _budget())
         if not isinstance(reply, ResponseError):
             checked([reply])
         elif _NO_CONTENT.search(str(reply)):
@@ -206,14 +210,14 @@ def _listed(twin: Twin, kept: _Kept) -> Iterator[Undone]:
         yield Undone(kept.key, member, kept.rule, kept.at)
 
 
-def _restored(twin: Twin, stream: bytes, number: bytes, kept: _Kept) -> Iterator[Undone]:
+def _restored(job_client: JobClient, stream: bytes, number: bytes, kept: _Kept) -> Iterator[Undone]:
     """Bring back the content of one entry. Raises: LayoutError where the server refuses it."""
     key, kind, rule, at, members = kept.key, kept.kind, kept.rule, kept.at, kept.members
     # Another undo may have been here since the page was read. Where it comes later, it changes the
     # key, and this attempt is aborted.
     ask: Command = ("XREVRANGE", stream, number, number)
     try:
-        with attempt(twin, key, in_any_slot=True) as tried:
+        with attempt(job_client, key, in_any_slot=True) as tried:
             if kind == "key":
                 still, there, now = tried.read(ask, ("EXISTS", key), ("TIME",))
                 now_ms = 1000 * int(now[0]) + int(now[1]) // 1000

@@ -11,9 +11,9 @@ from workstealing.jobs.leftovers.rule import Item, Rule
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
+from workstealing.store.job_client import JobClient, Node
 from workstealing.store.keys import to_bytes
 from workstealing.store.paging import BEGINNING
-from workstealing.store.twin import Node, Twin
 
 KEYS_A_PAGE, MEMBERS_A_PAGE, KEYS_AT_ONCE = 250, 50, 8
 """A page of members is no longer than a slice, either: the rest would be judged in vain."""
@@ -66,8 +66,10 @@ class Pages:
         share: of the keys.
     """
 
-    def __init__(self, twin: Twin, node: Node, rule: Rule, slice: Slice, share: KeyShare) -> None:
-        self._twin, self._node, self._rule = twin, node, rule
+    def __init__(
+        self, job_client: JobClient, node: Node, rule: Rule, slice: Slice, share: KeyShare
+    ) -> None:
+        self._job_client, self._node, self._rule = job_client, node, rule
         self._slice, self._share = slice, share
 
     def steps(self, place: RulePlace) -> Iterator[Step]:
@@ -83,7 +85,7 @@ class Pages:
             is_within = where.inside and place.at != BEGINNING
             count = 1 if is_within else KEYS_A_PAGE
             scan = ("SCAN", place.cursor, "MATCH", where.pattern, "COUNT", count, *of_type)
-            page = scan_page(self._twin, self._node, scan, self._slice, ("TIME",))
+            page = scan_page(self._job_client, self._node, scan, self._slice, ("TIME",))
             if page.facts != place.facts:
                 is_new = not place.facts
                 place = replace(place, facts=page.facts)
@@ -139,7 +141,7 @@ class Pages:
             for number, key in enumerate(keys)
         ]
         self._slice.spend(len(commands))
-        replies = self._twin.call(self._node, commands, Budget(self._slice.remaining()))
+        replies = self._job_client.call(self._node, commands, Budget(self._slice.remaining()))
         items: list[Item] = []
         for number, (key, reply) in enumerate(zip(keys, replies, strict=True)):
             if isinstance(reply, Exception):

@@ -89,14 +89,14 @@ class ShuffleQueueReaper(DivisibleJob):
         self.limit = checked_limit(limit)
         self.dry_run = dry_run
         self.name = f"shuffle_queue_reaper.{queue.keys.text}" if name is None else name
-        self.dependency: Hashable = queue.twin.identity
+        self.dependency: Hashable = queue.job_client.identity
         settings = Settings(
             lease_ms=_checked_ms(lease, "lease"),
             max_attempts=checked_attempts(max_attempts),
             consumer_idle_ms=_checked_ms(consumer_idle, "consumer_idle"),
             random=random,
         )
-        self.reaper = QueueReaper(queue.twin, queue.keys, settings, queue.streams)
+        self.reaper = QueueReaper(queue.job_client, queue.keys, settings, queue.streams)
 
     def perform(self, slice: Slice) -> int:
         """Do one slice of one group.
@@ -108,7 +108,7 @@ class ShuffleQueueReaper(DivisibleJob):
 
     def warm_up(self) -> None:
         """Load the structure's scripts from their files and prepare connections; no round trip."""
-        self.queue.twin.warm_up("shuffle_queue/")
+        self.queue.job_client.warm_up("shuffle_queue/")
 
     def parts(self, n: int) -> list[tuple[int, ...]]:
         """Divide the queue for a sweep: each part is a group of streams, by number.

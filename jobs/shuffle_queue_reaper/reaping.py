@@ -13,7 +13,7 @@ from workstealing.jobs.shuffle_queue_reaper.upkeep import WINDOW, Facts, Setting
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
-from workstealing.store.twin import Twin
+from workstealing.store.job_client import JobClient
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,
     MESSAGES_A_SCRIPT,
@@ -46,10 +46,10 @@ class Reaped:
 
 
 class QueueReaper(Tidying):
-    """Reaps one queue through a twin's one-attempt connections.
+    """Reaps one queue through a job client's one-attempt connections.
 
     Arguments:
-        twin: of the queue.
+        job_client: of the queue.
         names: of the queue.
         streams: how many there are at least, whatever a damaged meta says.
 
@@ -57,8 +57,10 @@ class QueueReaper(Tidying):
     before it only says where to look.
     """
 
-    def __init__(self, twin: Twin, names: QueueNames, settings: Settings, streams: int) -> None:
-        super().__init__(twin, names, settings, streams)
+    def __init__(
+        self, job_client: JobClient, names: QueueNames, settings: Settings, streams: int
+    ) -> None:
+        super().__init__(job_client, names, settings, streams)
         # Where a look for what can be trimmed goes on; this process's own.
         self._places: dict[int, bytes] = {}
         # The same for deadlines that the index has lost.
@@ -310,7 +312,9 @@ class QueueReaper(Tidying):
         ]
         if not commands:
             return []
-        replies = self._twin.call(self._twin.node_of(self._names.slot), commands, budget)
+        replies = self._job_client.call(
+            self._job_client.node_of(self._names.slot), commands, budget
+        )
         for reply in replies:
             # A stream that has gone has nothing pending; a refusal is no empty stream.
             if isinstance(reply, ResponseError) and not _has_gone(reply):

@@ -12,8 +12,8 @@ from workstealing.errors import LayoutError
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.store.job_client import JobClient
 from workstealing.store.scripts import load
-from workstealing.store.twin import Twin
 from workstealing.structures.shuffle_queue.deleting import (
     groups_in,
     meta_of,
@@ -62,16 +62,18 @@ class Settings:
 
 
 class Upkeep:
-    """A queue as its reaper reaches it: through a twin's one-attempt connections.
+    """A queue as its reaper reaches it: through a job client's one-attempt connections.
 
     Arguments:
-        twin: of the queue.
+        job_client: of the queue.
         names: of the queue.
         streams: how many there are at least, whatever a damaged meta says.
     """
 
-    def __init__(self, twin: Twin, names: QueueNames, settings: Settings, streams: int) -> None:
-        self._twin = twin
+    def __init__(
+        self, job_client: JobClient, names: QueueNames, settings: Settings, streams: int
+    ) -> None:
+        self._job_client = job_client
         self._names = names
         self._settings = settings
         self._streams = streams
@@ -154,9 +156,9 @@ class Upkeep:
         Returns: their replies. Raises: LayoutError if a script refuses or a key has another type,
         or else the first error reply; OutOfTime; connection faults.
         """
-        node = self._twin.node_of(self._names.slot)
+        node = self._job_client.node_of(self._names.slot)
         try:
-            return checked(self._twin.call(node, commands, budget))
+            return checked(self._job_client.call(node, commands, budget))
         except ResponseError as error:
             raise wrong_type(self._names.base, error) from error
 

@@ -16,9 +16,9 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.store.job_client import Node
 from workstealing.store.keys import require_one_slot
 from workstealing.store.scripts import load
-from workstealing.store.twin import Node
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.stored import stored_number
 from workstealing.structures.time_shard_queue.redis_store import (
@@ -52,21 +52,21 @@ class _TimeShardPart:
 
 @sweeping_of.register(RedisTimeShards)
 class RedisSweeping:
-    """Sweeps the time shards of one queue on Redis through its twin's one-attempt connections."""
+    """Sweeps one queue's time shards on Redis through its job client's one-attempt connections."""
 
     def __init__(self, time_shards: RedisTimeShards) -> None:
         self._time_shards = time_shards
-        self._twin = time_shards.twin
+        self._job_client = time_shards.job_client
         self._names_of = time_shards.names
 
     @property
     def identity(self) -> Hashable:
         """A value that jobs on one server or cluster share, and with it a breaker."""
-        return self._twin.identity
+        return self._job_client.identity
 
     def warm_up(self) -> None:
         """Load the scripts and prepare connections; no round trip."""
-        self._twin.warm_up(SCRIPTS, LAYOUT_SCRIPTS)
+        self._job_client.warm_up(SCRIPTS, LAYOUT_SCRIPTS)
 
     def sweep(
         self,
@@ -89,7 +89,7 @@ class RedisSweeping:
         if not dry_run:
             self._time_shards.require_writable()
         try:
-            with attempt(self._twin, *names.watched, slice=slice) as current:
+            with attempt(self._job_client, *names.watched, slice=slice) as current:
                 look = self._read(current.read(*_look_commands(names, WINDOW * limit)))
                 _observe(slice, look)
                 chosen = _choose(look, limit, random)
@@ -121,7 +121,7 @@ class RedisSweeping:
             by_node[self._node_of(time_shard)].append(time_shard)
         found: dict[int, Unswept] = {}
         for node, mine in by_node.items():
-            (clock,) = checked(self._twin.call(node, [("TIME",)], budget))
+            (clock,) = checked(self._job_client.call(node, [("TIME",)], budget))
             for first in range(0, len(mine), _AT_ONCE):
                 group = mine[first : first + _AT_ONCE]
                 found.update(self._count(node, group, self._now(clock), budget))
@@ -149,7 +149,7 @@ class RedisSweeping:
                 ("EXISTS", names.consumed, names.released),
             ]
         slice.spend(len(commands))
-        clock, *replies = self._twin.call(node, commands, Budget(slice.remaining()))
+        clock, *replies = self._job_client.call(node, commands, Budget(slice.remaining()))
         now = self._now(checked([clock])[0])
         # A server that is still loading sends no ResponseError.
         checked([each for each in replies if not isinstance(each, ResponseError)])
@@ -162,7 +162,7 @@ class RedisSweeping:
         return seen, dirty
 
     def _node_of(self, time_shard: int) -> Node:
-        return self._twin.node_of(require_one_slot(self._names_of(time_shard).all))
+        return self._job_client.node_of(require_one_slot(self._names_of(time_shard).all))
 
     def _count(
         self, node: Node, time_shards: list[int], now: int, budget: Budget
@@ -175,7 +175,7 @@ class RedisSweeping:
                 ("ZRANGE", names.leased, 0, 0, "WITHSCORES"),
                 ("SCARD", names.consumed),
             ]
-        replies = self._twin.call(node, commands, budget)
+        replies = self._job_client.call(node, commands, budget)
         for number, reply in enumerate(replies):
             if isinstance(reply, ResponseError):
                 names = self._names_of(time_shards[number // 3])
@@ -209,7 +209,7 @@ class RedisSweeping:
         return int(clock[0]) * 1000 + int(clock[1]) // 1000 + self._time_shards.clock_shift_ms
 
     def _call(self, names: TimeShardNames, commands: list[Command], budget: Budget) -> list[Any]:
-        return checked(self._twin.call_keys(names.all, commands, budget))
+        return checked(self._job_client.call_keys(names.all, commands, budget))
 
 
 def _layout_error(error: ResponseError, names: TimeShardNames) -> LayoutError | None:

@@ -47,7 +47,7 @@ def test_two_items_of_one_name_stay_two(
 ) -> None:
     class Box:
         def dead(self, n: int = 100) -> list[str]:
-            return ["twin"]
+            return ["job_client"]
 
     parts = [("left", Box()), ("right", Box())]
     mine = Watched(name="mine", kind="own", dead=lambda: parts)  # type: ignore[arg-type,return-value]
@@ -58,7 +58,7 @@ def test_two_items_of_one_name_stay_two(
         # Each one is another event that the page has taken in.
         never_recruiter.set_rate("tidy", rate)
         cell(page, "tidy", "Rate").get_by_text(str(rate), exact=True).wait_for()
-    assert page.locator("#dead-items .name").all_text_contents() == ["twin", "twin"]
+    assert page.locator("#dead-items .name").all_text_contents() == ["job_client", "job_client"]
 
 
 def test_the_charts_say_that_they_leave_jobs_out_and_label_large_figures(

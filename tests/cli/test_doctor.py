@@ -17,7 +17,7 @@ from support.servers import RedisCluster3, RedisServer, sentinel_of
 from workstealing.cli.checks import extras
 from workstealing.cli.server_checks import _is_native as is_native
 from workstealing.cli.server_checks import field_expiry, memory
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 from workstealing.structures import Ick, VolatileHashes
 
 pytestmark = pytest.mark.real
@@ -575,14 +575,14 @@ def test_a_structure_of_no_rule_is_told(
         f"""
         from workstealing import Recruiter, connect
         from workstealing.recruiting.job import Job
-        from workstealing.store.twin import twin_of
+        from workstealing.store.job_client import job_client_of
         from workstealing.structures.structure import Structure
 
         class Heap(Structure):
             kind = "heap"
             name = "own"
             client = connect("redis://127.0.0.1:{redis7.port}")
-            twin = twin_of(client)
+            job_client = job_client_of(client)
 
         class Sift(Job):
             name = "sift"
@@ -715,7 +715,7 @@ class TestFieldExpiry:
 
         monkeypatch.setattr("workstealing.cli.server_checks.time.sleep", die)
         with pytest.raises(KeyboardInterrupt):
-            field_expiry(twin_of(client), None)
+            field_expiry(job_client_of(client), None)
         # Its fields expire, too, and with the last one the key is gone: that is -2.
         left = [client.pttl(each) for each in client.keys("*:ws:doctor:*")]
         assert all(each == -2 or 0 < each <= 60_000 for each in left)

@@ -48,7 +48,7 @@ from workstealing.metrics.minutes import (
 )
 from workstealing.recruiting import FunctionJob, Recruiter
 from workstealing.recruiting.explaining import explain
-from workstealing.recruiting.health import Verdict
+from workstealing.recruiting.health import Health
 
 PRESENT = 1_763_650_020
 NOW = PRESENT + 30.0
@@ -458,10 +458,10 @@ def test_garbage_seen_long_ago_is_not_shown_as_of_now() -> None:
     assert "4 s (20 min ago)" in as_text(seen)
 
 
-def test_a_verdict_without_a_server() -> None:
-    assert Verdict(True).without({}) == Verdict(True)
-    assert Verdict(False, "it fails").without({SHOP: 5.0}) == Verdict(False, "it fails")
-    assert Verdict(True).without({SHOP: 5.0, "b:1": 90.0}) == Verdict(
+def test_the_health_without_a_server() -> None:
+    assert Health(True).without({}) == Health(True)
+    assert Health(False, "it fails").without({SHOP: 5.0}) == Health(False, "it fails")
+    assert Health(True).without({SHOP: 5.0, "b:1": 90.0}) == Health(
         None, "b:1 and 1 more have not been reached for 90 s"
     )
     local = {"keeps_up": True, "unreached": {SHOP: 3.0}}

@@ -163,7 +163,7 @@ def test_reads_without_redis_are_counted(silent: SilentServer, figures: Any) -> 
 def test_a_server_that_answers_again_is_used(redis7: RedisServer, clock: ManualClock) -> None:
     entries = entries_on(redis7.client())
     assert entries.set_many({"a": 1}, 60)
-    breaker = entries.hashes.twin.breaker_of("any")
+    breaker = entries.hashes.job_client.breaker_of("any")
     for _ in range(2):
         breaker.fail(clock.monotonic(), None)
         assert entries.get_many(["a"]) == {}

@@ -15,7 +15,7 @@ from support.table_source import TableSource
 from workstealing.jobs import HashFieldExpiry, TrackQueued, UntrackDone
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter, Slice
 from workstealing.store.budget import Budget
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 from workstealing.structures import TrackedSet, VolatileHashes
 from workstealing.testing import always
 
@@ -92,19 +92,19 @@ def test_a_dead_database_is_left_alone_and_redis_is_not(
 def test_a_users_function_on_redis_holds_back_itself_alone(
     redis7: RedisServer, error: type[Exception]
 ) -> None:
-    twin = twin_of(client := redis7.client())
+    job_client = job_client_of(client := redis7.client())
     recruiter = always(seconds=2.0, clock=JumpingClock(), breaker=BREAKER_SECONDS)
 
     def ask_elsewhere(slice: Slice) -> int:
-        twin.call(None, [("PING",)], Budget())
+        job_client.call(None, [("PING",)], Budget())
         raise error("of an HTTP call")
 
     def ask_redis(slice: Slice) -> int:
-        return len(twin.call(None, [("PING",)], Budget()))
+        return len(job_client.call(None, [("PING",)], Budget()))
 
     for name, function in (("elsewhere", ask_elsewhere), ("redis", ask_redis)):
         job = FunctionJob(function, name=name)
-        job.dependency = twin.identity
+        job.dependency = job_client.identity
         recruiter.install(job, rate=0.1)
     assert outcomes_of(recruiter, "elsewhere", 3) == [Outcome.FAILED, *[Outcome.SKIPPED] * 2]
     assert set(outcomes_of(recruiter, "redis", 10)) == {Outcome.WORKED}
@@ -112,9 +112,9 @@ def test_a_users_function_on_redis_holds_back_itself_alone(
 
 
 def test_of_two_servers_the_one_that_failed(redis7: RedisServer) -> None:
-    here = twin_of(alive := redis7.client())
+    here = job_client_of(alive := redis7.client())
     with redis.Redis(host="127.0.0.1", port=1) as dead:
-        there = twin_of(dead)
+        there = job_client_of(dead)
         asked = []
 
         def ask_both(slice: Slice) -> int:
@@ -122,8 +122,8 @@ def test_of_two_servers_the_one_that_failed(redis7: RedisServer) -> None:
             asked.append(there.call(None, [("PING",)], Budget()))
             return 1
 
-        def ask(twin: object) -> FunctionJob:
-            return FunctionJob(lambda slice: len(twin.call(None, [("PING",)], Budget())))  # type: ignore[attr-defined]
+        def ask(job_client: object) -> FunctionJob:
+            return FunctionJob(lambda slice: len(job_client.call(None, [("PING",)], Budget())))  # type: ignore[attr-defined]
 
         recruiter = always(seconds=2.0, clock=JumpingClock(), breaker=BREAKER_SECONDS)
         both, first, second = FunctionJob(ask_both, name="both"), ask(here), ask(there)

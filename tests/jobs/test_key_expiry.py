@@ -303,7 +303,7 @@ async def test_it_takes_the_keys_of_an_asyncio_client(any_server: AnyServer) -> 
 def test_its_settings() -> None:
     keys: DurableKeys = DurableKeys(redis.Redis(), NAMESPACE)
     job = KeyExpiry(keys, limit=9, name="mine")
-    assert (job.name, job.limit, job.dependency) == ("mine", 9, keys.twin.identity)
+    assert (job.name, job.limit, job.dependency) == ("mine", 9, keys.job_client.identity)
     assert KeyExpiry(keys).name == f"key_expiry.{NAMESPACE}"
     with pytest.raises(ConfigurationError, match="limit"):
         KeyExpiry(keys, limit=0)

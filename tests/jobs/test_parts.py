@@ -328,7 +328,9 @@ def test_a_fault_in_the_middle_leaves_the_part_undrained(
         return failing
 
     for name in ("call", "call_each"):
-        monkeypatch.setattr(later.twin, name, at_times_failing(getattr(later.twin, name)))
+        monkeypatch.setattr(
+            later.job_client, name, at_times_failing(getattr(later.job_client, name))
+        )
     total, faults = 0, 0
     while not working.is_drained:
         try:

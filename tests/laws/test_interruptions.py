@@ -22,19 +22,19 @@ from workstealing.recruiting.slice import FLIGHT
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import OneAttempt
-from workstealing.store.twin import Twin, twin_of
+from workstealing.store.job_client import JobClient, job_client_of
 from workstealing.structures import VolatileHashes
 
 AHEAD_MS = 3_600_000
 
 
-def idle_of(twin: Twin) -> list[OneAttempt]:
-    return [each for waiting in twin._idle.values() for each in waiting]
+def idle_of(job_client: JobClient) -> list[OneAttempt]:
+    return [each for waiting in job_client._idle.values() for each in waiting]
 
 
-def check_idle(twin: Twin, database: int) -> None:
+def check_idle(job_client: JobClient, database: int) -> None:
     """Check that each idle connection answers exactly what it is asked, in its database."""
-    idle = idle_of(twin)
+    idle = idle_of(job_client)
     for connection in idle:
         assert connection.is_at_rest
         asked = [("ECHO", "mine"), ("CLIENT", "INFO")]
@@ -55,7 +55,7 @@ class Tended:
             self.client, "items", backend="emulated", clock_shift_ms=AHEAD_MS
         )
         self.names = 0
-        self.twin = later.twin
+        self.job_client = later.job_client
         self.recruiter = Recruiter(
             # A breaker that stays open would hide what else holds recruits back.
             seconds=seconds,
@@ -91,11 +91,13 @@ class TestEveryOpcode:
         tended = Tended(redis7)
         tended.litter()
         assert tended.served() is Outcome.WORKED
-        tended.twin.close()
+        tended.job_client.close()
         tended.litter()
         points = points_of(tended.served)
         new = [
-            each for each in points if each[0].co_filename.endswith(("connection.py", "twin.py"))
+            each
+            for each in points
+            if each[0].co_filename.endswith(("connection.py", "job_client.py"))
         ]
         assert len(new) > 300
         self._interrupt_all(tended, new, cold=True)
@@ -105,13 +107,13 @@ class TestEveryOpcode:
         landed = 0
         for point in points:
             if cold:
-                tended.twin.close()
+                tended.job_client.close()
             tended.litter()
             raised = interrupt(tended.recruiter.enlist, point)
             landed += raised is not None
             assert raised is None or isinstance(raised, Interruption), place_of(point)
             assert FLIGHT.holder() is None, place_of(point)
-            check_idle(tended.twin, 3)
+            check_idle(tended.job_client, 3)
             tended.litter()
             assert tended.recruiter.enlist() is Outcome.WORKED, place_of(point)
         assert landed > 0.8 * len(points)
@@ -125,9 +127,9 @@ class TestTwice:
     def test_a_connection_that_could_not_be_closed_is_not_used_again(
         self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        twin = twin_of(redis7.client())
-        twin.call(None, [("PING",)], Budget())
-        (connection,) = idle_of(twin)
+        job_client = job_client_of(redis7.client())
+        job_client.call(None, [("PING",)], Budget())
+        (connection,) = idle_of(job_client)
         closing: Callable[..., None] = OneAttempt.disconnect
 
         def cut_short(self: OneAttempt, *_: object) -> None:
@@ -140,10 +142,10 @@ class TestTwice:
             patch.setattr(OneAttempt, "_reply", reply)
             patch.setattr(OneAttempt, "disconnect", cut_short)
             with pytest.raises(Interruption):
-                twin.call(None, [("ECHO", "another's")], Budget())
+                job_client.call(None, [("ECHO", "another's")], Budget())
         assert OneAttempt.disconnect is closing
-        assert connection not in idle_of(twin)
-        assert twin.call(None, [("ECHO", "mine")], Budget(5.0, 5.0)) == [b"mine"]
+        assert connection not in idle_of(job_client)
+        assert job_client.call(None, [("ECHO", "mine")], Budget(5.0, 5.0)) == [b"mine"]
 
     def test_a_watch_that_could_not_be_ended_is_not_lent_on(
         self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
@@ -182,7 +184,7 @@ class TestSignals:
                 except Interruption:
                     landed += 1
                     tried("a signal handler that raises at a random moment of a slice")
-                    check_idle(tended.twin, 3)
+                    check_idle(tended.job_client, 3)
         assert FLIGHT.holder() is None
         job = next(iter(tended.recruiter.stats()["jobs"].values()))
         assert job["worked"] > 0

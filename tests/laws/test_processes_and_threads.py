@@ -26,7 +26,7 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome
 from workstealing.recruiting.slice import OUTCOMES, Slice
 from workstealing.store import attempt
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import RecordingHooks, always
 
@@ -60,7 +60,7 @@ def attempts(client: redis.Redis, who: str, times: int) -> None:
             assert current.commit(("INCR", who)) == [i + 1]
 
 
-def twin_ports(server: RedisServer) -> set[str]:
+def job_client_ports(server: RedisServer) -> set[str]:
     """The client ports of all connections whose last command was an attempt's."""
     return {
         entry["addr"] for entry in server.client().client_list() if entry["cmd"] in ("exec", "get")
@@ -71,15 +71,15 @@ class TestFork:
     def test_a_child_uses_sockets_of_its_own(self, redis7: RedisServer) -> None:
         client = redis7.client()
         # Connections of earlier tests may still be about.
-        others = twin_ports(redis7)
+        others = job_client_ports(redis7)
         attempts(client, "before", 1)
-        (before,) = twin_ports(redis7) - others
+        (before,) = job_client_ports(redis7) - others
         children = [in_child(lambda n=n: attempts(client, f"child {n}", 150)) for n in range(3)]
         attempts(client, "parent", 150)
         for child in children:
             ended_well(child)
         # The parent has kept its connection: no child has closed or used it.
-        assert twin_ports(redis7) - others == {before}
+        assert job_client_ports(redis7) - others == {before}
         assert {int(redis7.client().get(f"child {n}") or 0) for n in range(3)} == {150}
 
     def test_parent_and_child_slice_in_turn(self, redis7: RedisServer) -> None:
@@ -181,7 +181,7 @@ class TestThreads:
         assert recruiter.stats()["jobs"][job.name]["items"] == 1_200
         assert job.backlog().count == 0
         # One slice at a time needs one connection.
-        assert len(twin_of(job.hashes.client)._idle[None]) == 1
+        assert len(job_client_of(job.hashes.client)._idle[None]) == 1
 
     def test_attempts_of_many_threads_do_not_mix_their_replies(self, redis7: RedisServer) -> None:
         client = redis7.client()
@@ -277,7 +277,7 @@ class TestWhatIsNoException:
                 pytest.raises(kind, match="of the host"),
             ):
                 recruiter.enlist()
-            assert not any(twin_of(client)._idle.values())
+            assert not any(job_client_of(client)._idle.values())
             assert server.connections == 1
             figures = recruiter.stats()["jobs"][job.name]
             assert figures["failed"] == figures["recruited"] == 1
@@ -295,7 +295,7 @@ from gevent import Timeout
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome
 from workstealing.store import attempt
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 from workstealing.store.budget import Budget
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
@@ -327,7 +327,7 @@ except Timeout as raised:
     assert raised is mine
 else:
     raise AssertionError("the time-out was swallowed")
-assert twin_of(client)._idle == {}
+assert job_client_of(client)._idle == {}
 assert len(held) == 1 and held[0].recv(1000) and held[0].recv(1) == b"", "it was not closed"
 
 # 2. Many greenlets at once: their replies do not mix, and one slice runs at a time.

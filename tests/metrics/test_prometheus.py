@@ -573,7 +573,7 @@ class Orders(Structure):
     kind = "box of boxes"
     name = "orders"
     # A question without a command asks nobody.
-    twin: Any = None
+    job_client: Any = None
 
     def dead_steps(self) -> Any:
         return (Box(3), Box(4))

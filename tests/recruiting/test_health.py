@@ -21,10 +21,10 @@ from workstealing.recruiting.breakers import Breaker
 from workstealing.recruiting.health import (
     ERRORS_NAMED,
     Findings,
+    Health,
     Tally,
-    Verdict,
+    assess,
     error_name,
-    judge,
 )
 from workstealing.recruiting.slice import FLIGHT, Report
 from workstealing.testing import ManualClock, always
@@ -45,8 +45,8 @@ def failing(**counts: int) -> list[Findings]:
     return [Findings(60.0 * number, Counter(counts)) for number in range(10)]
 
 
-def verdict(spans: Sequence[Findings], limit: float | None = None, **options: Any) -> Verdict:
-    return judge(spans, spans[-1].at if spans else 0.0, limit, **options)
+def health(spans: Sequence[Findings], limit: float | None = None, **options: Any) -> Health:
+    return assess(spans, spans[-1].at if spans else 0.0, limit, **options)
 
 
 class TestAgesOfLongAgo:
@@ -62,17 +62,17 @@ class TestAgesOfLongAgo:
 
     @pytest.mark.parametrize("silent", [16, 40, 100])
     def test_old_garbage_is_not_gone_because_nobody_mentions_it(self, silent: int) -> None:
-        said = verdict(self.spans(700.0, silent, full=0))
+        said = health(self.spans(700.0, silent, full=0))
         assert (said.keeps_up, said.is_old) == (None, True)
         assert said.why == (
             f"oldest garbage 12 min old, limit 10 min, when it was last seen, {silent} min ago"
         )
 
     def test_young_garbage_of_long_ago_says_nothing(self) -> None:
-        assert verdict(self.spans(5.0, 10)).keeps_up is True
-        assert verdict(self.spans(5.0, 16)).keeps_up is None
-        assert verdict(self.spans(5.0, 16, full=0)).keeps_up is True
-        assert verdict(self.spans(5.0, 16, full=10)).keeps_up is False
+        assert health(self.spans(5.0, 10)).keeps_up is True
+        assert health(self.spans(5.0, 16)).keeps_up is None
+        assert health(self.spans(5.0, 16, full=0)).keeps_up is True
+        assert health(self.spans(5.0, 16, full=10)).keeps_up is False
 
 
 class TestByAge:
@@ -102,7 +102,7 @@ class TestByAge:
     def test_level_and_growth_decide(
         self, ages: list[float], limit: float | None, expected: bool | None
     ) -> None:
-        assert verdict(minutes(*ages), limit).keeps_up is expected
+        assert health(minutes(*ages), limit).keeps_up is expected
 
     @pytest.mark.parametrize(
         "ages",
@@ -117,32 +117,32 @@ class TestByAge:
     def test_nobody_knows_before_there_are_five_minutes_of_history(
         self, ages: list[float | None]
     ) -> None:
-        said = verdict(minutes(*ages))
+        said = health(minutes(*ages))
         assert said.keeps_up is None
         assert "of history" in said.why
 
     def test_the_reasons_are_figures(self) -> None:
-        assert verdict(minutes(*[2700.0] * 60)).why == "oldest garbage 45 min old, limit 10 min"
-        said = verdict(minutes(2700.0, 2700.0, 2700.0, 2700.0, 2700.0)).why
+        assert health(minutes(*[2700.0] * 60)).why == "oldest garbage 45 min old, limit 10 min"
+        said = health(minutes(2700.0, 2700.0, 2700.0, 2700.0, 2700.0)).why
         assert said == "4 min of history; oldest garbage 45 min old, limit 10 min"
-        assert verdict(minutes(*[60.0 * n for n in range(20)])).why == (
+        assert health(minutes(*[60.0 * n for n in range(20)])).why == (
             "garbage grows older by 1 s a second; oldest garbage 19 min old, limit 10 min"
         )
-        assert verdict(minutes(*[1.0] * 10)).why == ""
+        assert health(minutes(*[1.0] * 10)).why == ""
 
     def test_what_was_long_ago_says_nothing_of_now(self) -> None:
         spans = minutes(*[1.0] * 10)
-        assert judge(spans, spans[-1].at + 800.0).keeps_up is True
-        assert judge(spans, spans[-1].at + 1200.0) == Verdict(
+        assert assess(spans, spans[-1].at + 800.0).keeps_up is True
+        assert assess(spans, spans[-1].at + 1200.0) == Health(
             None, "no slice has been performed for 20 min"
         )
-        assert judge([], 0.0) == Verdict(None, "no slice has been performed")
+        assert assess([], 0.0) == Health(None, "no slice has been performed")
 
     def test_full_slices_need_garbage_that_grows_no_older(self) -> None:
         older = [70.0 + 6 * n for n in range(20)]
-        assert verdict(minutes(*older, full=10)).keeps_up is False
-        assert verdict(minutes(*older, full=8)).keeps_up is True
-        assert verdict(minutes(*older[::-1], full=10)).keeps_up is True
+        assert health(minutes(*older, full=10)).keeps_up is False
+        assert health(minutes(*older, full=8)).keeps_up is True
+        assert health(minutes(*older[::-1], full=10)).keeps_up is True
 
 
 class TestBySlices:
@@ -151,11 +151,11 @@ class TestBySlices:
         self, full: int, expected: bool
     ) -> None:
         spans = [Findings(60.0 * n, Counter(worked=6, idle=4), full) for n in range(10)]
-        assert verdict(spans).keeps_up is expected
+        assert health(spans).keeps_up is expected
 
     def test_nobody_knows_where_neither_is_known(self) -> None:
         spans = [Findings(60.0 * n, Counter(worked=10)) for n in range(10)]
-        assert verdict(spans) == Verdict(None, "it does not say how old its garbage is")
+        assert health(spans) == Health(None, "it does not say how old its garbage is")
 
 
 class TestComingToNothing:
@@ -188,20 +188,20 @@ class TestComingToNothing:
         ],
     )
     def test_it_does_not_keep_up(self, spans: list[Findings], why: str) -> None:
-        assert verdict(spans, error="No") == Verdict(False, why)
+        assert health(spans, error="No") == Health(False, why)
 
     @pytest.mark.parametrize(
         "counts",
         [{"failed": 4}, {"worked": 9, "failed": 9}, {"aborted": 10}, {"worked": 1, "skipped": 99}],
     )
-    def test_a_few_faults_are_no_verdict(self, counts: dict[str, int]) -> None:
-        assert judge([Findings(0.0, Counter(counts))], 0.0).keeps_up is None
+    def test_a_few_faults_prove_nothing(self, counts: dict[str, int]) -> None:
+        assert assess([Findings(0.0, Counter(counts))], 0.0).keeps_up is None
 
     def test_the_time_without_a_result_begins_where_the_last_one_may_have_been(self) -> None:
         good = Findings(0.0, Counter(worked=30), until=60.0)
         bad = [Findings(60.0 * each, Counter(failed=6)) for each in range(1, 5)]
-        assert judge([good, *bad[:1]], 60.0).why == "6 of 6 slices failed"
-        assert judge([good, *bad], 240.0).why.startswith("nothing has worked for at least 3 min:")
+        assert assess([good, *bad[:1]], 60.0).why == "6 of 6 slices failed"
+        assert assess([good, *bad], 240.0).why.startswith("nothing has worked for at least 3 min:")
 
     def test_a_process_knows_when_its_last_slice_worked(self) -> None:
         tally = Tally()
@@ -209,14 +209,14 @@ class TestComingToNothing:
             tally.add(float(second), Report(Outcome.WORKED, 1, 5, 0.001, 0.01, None, 0))
         for second in range(29, 80):
             tally.add(float(second), Report(Outcome.FAILED, 0, 5, 0.001, 0.01, None, 0))
-        assert tally.verdict(87.0).why == "50 of 50 slices failed"
-        assert tally.verdict(88.0).why.startswith("nothing has worked for at least 60 s: 50 of 50")
+        assert tally.health(87.0).why == "50 of 50 slices failed"
+        assert tally.health(88.0).why.startswith("nothing has worked for at least 60 s: 50 of 50")
 
     def test_a_job_that_works_again_is_not_held_to_what_was(self) -> None:
         spans = [*failing(failed=50)[:5], *minutes(*[1.0] * 10)[5:]]
-        assert verdict(spans).keeps_up is None
+        assert health(spans).keeps_up is None
         longer = [*spans, Findings(600.0, Counter(worked=9), None, 1.0)]
-        assert verdict(longer).keeps_up is True
+        assert health(longer).keeps_up is True
 
 
 class TestInAProcess:

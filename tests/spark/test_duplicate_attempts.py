@@ -168,7 +168,7 @@ def test_two_attempts_of_a_task_of_reconcile(redis7: RedisServer) -> None:
     tracked = recipe.made(TrackedSet)
     names = tracked.names
     tracked.track([f"both{i}" for i in range(200)] + [f"stale{i}" for i in range(200)])
-    known = generations(tracked.twin, names, range(SUB_SETS), Budget(60.0))
+    known = generations(tracked.job_client, names, range(SUB_SETS), Budget(60.0))
     table = [f"both{i}" for i in range(200)] + [f"new{i}" for i in range(200)]
     rows: list[tuple[int, str | None]] = [(names.sub_set_of(each.encode()), each) for each in table]
     rows = sorted([*rows, *((n, None) for n in range(SUB_SETS))], key=lambda row: row[0])

@@ -49,10 +49,10 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> None:
 def reconcile_by_hand(tracked: TrackedSet, table: TableSource, *, reads_late: bool) -> list[str]:
     """Do what the tasks do, with the generations first; return the errors of the steps."""
     names, every = tracked.names, range(SUB_SETS)
-    known = generations(tracked.twin, tracked.names, every, Budget(60.0))
+    known = generations(tracked.job_client, tracked.names, every, Budget(60.0))
 
     def members() -> set[bytes]:
-        return {each for _, ids in scan(tracked.twin, names, every) for each in ids}
+        return {each for _, ids in scan(tracked.job_client, names, every) for each in ids}
 
     found = members()
     pause()

@@ -536,7 +536,7 @@ class TestMovingSlots:
         client = cluster.client()
         client.get("x")
         calls = KeyCalls(client, sleep=lambda _: None)
-        nodes = calls.twin.nodes()
+        nodes = calls.job_client.nodes()
         slots = client.nodes_manager.slots_cache
         before = dict(slots)
         # The client's map is out of date: it takes every slot for the next node's.
@@ -570,7 +570,7 @@ class TestMovingSlots:
 
                 return [TryAgainError("TRYAGAIN")] * len(commands), moving
 
-        calls.twin = Turning()  # type: ignore[assignment]
+        calls.job_client = Turning()  # type: ignore[assignment]
         with pytest.raises(Moved):
             calls.on_keys([(b"k", (("GET", "k"),))])
         assert len(asked) == len(pauses) + 1 == 5
@@ -581,7 +581,7 @@ def test_names_are_sorted_by_slots_so_that_a_task_asks_few_nodes(cluster: RedisC
     reading = reader(cluster, "string", keys=keys, partitions=6)
     calls = KeyCalls(cluster.client())
     of_a_task = [
-        {calls.twin.node_of(redis_keys.key_slot(key)) for key in part.keys}  # type: ignore[attr-defined]
+        {calls.job_client.node_of(redis_keys.key_slot(key)) for key in part.keys}  # type: ignore[attr-defined]
         for part in reading.partitions()
     ]
     assert sum(map(len, of_a_task)) <= 8

@@ -73,7 +73,7 @@ def test_partitions_are_runs_of_sub_sets(server: AnyServer) -> None:
 def test_large_sub_sets_are_read_by_pages(server: AnyServer) -> None:
     tracked = TrackedSet(server.client(), "ids", sub_sets=2)
     tracked.track(range(20_000))
-    pages = list(scan(tracked.twin, tracked.names, (0, 1)))
+    pages = list(scan(tracked.job_client, tracked.names, (0, 1)))
     assert {number for _, ids in pages for number in map(int, ids)} == set(range(20_000))
     # Two sub-sets a round trip, some more than asked for where the server's table has chains.
     assert max(len(ids) for _, ids in pages) < 3_000

@@ -29,7 +29,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store import attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, OneAttempt
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import ManualClock, always
 
@@ -147,8 +147,8 @@ def test_multi_refused_closes_the_connection(redis7: RedisServer) -> None:
         with pytest.raises(redis.exceptions.NoPermissionError, match="multi"):
             commit(client, ("SET", "b", 1))
         # The WATCH would otherwise stay and abort somebody's later attempt.
-        twin = twin_of(client)
-        assert not [c for idle in twin._idle.values() for c in idle]
+        job_client = job_client_of(client)
+        assert not [c for idle in job_client._idle.values() for c in idle]
     finally:
         admin.execute_command("ACL DELUSER limited")
 

@@ -33,8 +33,8 @@ from workstealing.errors import ConfigurationError
 from workstealing.store import connect
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
+from workstealing.store.job_client import JobClient, job_client_of
 from workstealing.store.redis_versions import DEFAULT_PROTOCOL
-from workstealing.store.twin import Twin, twin_of
 
 # redis-py advises against some of its own options; applications have them all the same.
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -324,12 +324,12 @@ def text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def agrees(twin: Twin, value: Any, user: Any) -> None:
+def agrees(job_client: JobClient, value: Any, user: Any) -> None:
     """See that the jobs find the application's data under the same name."""
-    got, name = twin.call_keys((b"k",), ASKED, Budget())
+    got, name = job_client.call_keys((b"k",), ASKED, Budget())
     assert (got, text(name)) == (text(value).encode(), text(user))
     # The kept connection gives the same result.
-    assert twin.call_keys((b"k",), ASKED, Budget())[0] == got
+    assert job_client.call_keys((b"k",), ASKED, Budget())[0] == got
 
 
 @pytest.mark.slow
@@ -343,7 +343,7 @@ def test_a_blocking_clients_settings(place: Place, name: str) -> None:
         if name == "a rotating provider":
             # It goes on with the next credentials, as any new connection of the client does.
             user = "default"
-        agrees(twin_of(client), name, user)
+        agrees(job_client_of(client), name, user)
 
 
 @pytest.mark.slow
@@ -361,7 +361,7 @@ async def test_an_asyncio_clients_settings(place: Place, name: str) -> None:
     async with redis.asyncio.Redis(**options) as client:
         await client.set("k", name)
         user = await client.execute_command("ACL WHOAMI")
-        agrees(twin_of(client), name, user)
+        agrees(job_client_of(client), name, user)
 
 
 def test_a_client_with_a_cache(redis8: RedisServer) -> None:
@@ -371,7 +371,7 @@ def test_a_client_with_a_cache(redis8: RedisServer) -> None:
     client = redis8.client(protocol=3, cache_config=CacheConfig())
     client.set("k", "v")
     assert client.get("k") == b"v"
-    agrees(twin_of(client), "v", "default")
+    agrees(job_client_of(client), "v", "default")
 
 
 def test_an_address_of_ipv6(place: Place) -> None:
@@ -382,7 +382,7 @@ def test_an_address_of_ipv6(place: Place) -> None:
     for options in (place.tcp, place.tls):
         with redis.Redis(**{**options, "host": "::1"}) as client:
             client.set("k", "v")
-            agrees(twin_of(client), "v", "default")
+            agrees(job_client_of(client), "v", "default")
 
 
 @pytest.mark.parametrize("protocol", [None, 2, 3])
@@ -395,7 +395,7 @@ def test_a_server_with_a_password(locked: Place, given: str, protocol: int | Non
     }[given]
     with redis.Redis(**locked.tcp, **options, protocol=protocol) as client:
         client.set("k", "v")
-        agrees(twin_of(client), "v", "default")
+        agrees(job_client_of(client), "v", "default")
 
 
 @pytest.mark.parametrize("options", [{}, {"password": "wrong"}, {"username": "nobody"}])
@@ -406,7 +406,7 @@ def test_what_the_server_refuses_the_client_it_refuses_the_jobs(
         with pytest.raises(redis.AuthenticationError) as refused:
             client.get("k")
         with pytest.raises(type(refused.value)):
-            checked(twin_of(client).call(None, [("GET", "k")], Budget()))
+            checked(job_client_of(client).call(None, [("GET", "k")], Budget()))
 
 
 @pytest.mark.parametrize("given", [{"protocol": 2}, *([{}] if DEFAULT_PROTOCOL == 2 else [])])
@@ -417,7 +417,7 @@ def test_a_password_for_nothing_under_protocol_2_is_refused_to_both(
     with redis.Redis(**place.tcp, password="for nothing", **given) as client:
         for call in (
             lambda: client.get("k"),
-            lambda: twin_of(client).call(None, [("GET", "k")], Budget()),
+            lambda: job_client_of(client).call(None, [("GET", "k")], Budget()),
         ):
             with pytest.raises(redis.AuthenticationError, match="without any password"):
                 call()
@@ -429,7 +429,7 @@ def test_fakeredis_asks_nobody_for_a_password() -> None:
         client.set("k", "v")
     except redis.AuthenticationError:
         lack("client that fakeredis lets in with any password")
-    assert twin_of(client).call(None, [("GET", "k")], Budget()) == [b"v"]
+    assert job_client_of(client).call(None, [("GET", "k")], Budget()) == [b"v"]
 
 
 def test_a_certificate_that_has_changed_is_read_anew(place: Place, tmp_path: Path) -> None:
@@ -447,15 +447,15 @@ def test_a_certificate_that_has_changed_is_read_anew(place: Place, tmp_path: Pat
         "ssl_keyfile": str(files["client.key"]),
     }
     with redis.Redis(**options) as client:
-        twin = twin_of(client)
+        job_client = job_client_of(client)
         with pytest.raises(redis.ConnectionError):
-            twin.call(None, [("PING",)], Budget())
+            job_client.call(None, [("PING",)], Budget())
         take("client")
-        assert twin.call(None, [("PING",)], Budget()) == [b"PONG"]
-        context = twin._tls.context
-        twin.close()
-        assert twin.call(None, [("PING",)], Budget()) == [b"PONG"]
-        assert twin._tls.context is context
+        assert job_client.call(None, [("PING",)], Budget()) == [b"PONG"]
+        context = job_client._tls.context
+        job_client.close()
+        assert job_client.call(None, [("PING",)], Budget()) == [b"PONG"]
+        assert job_client._tls.context is context
 
 
 def test_a_connect_function_that_waits_for_something_else_is_refused(place: Place) -> None:
@@ -465,7 +465,7 @@ def test_a_connect_function_that_waits_for_something_else_is_refused(place: Plac
 
     client = redis.asyncio.Redis(**place.tcp, redis_connect_func=slow)
     with pytest.raises(ConfigurationError, match="redis_connect_func waits for something else"):
-        twin_of(client).call(None, [("PING",)], Budget())
+        job_client_of(client).call(None, [("PING",)], Budget())
 
 
 def test_credentials_that_come_late_are_there_for_the_next_slice(place: Place) -> None:
@@ -478,14 +478,14 @@ def test_credentials_that_come_late_are_there_for_the_next_slice(place: Place) -
             return super().get_credentials()
 
     provider = Slow()
-    twin = Twin(client := redis.Redis(**place.tcp, credential_provider=provider))
+    job_client = JobClient(client := redis.Redis(**place.tcp, credential_provider=provider))
     for _ in range(2):
         with pytest.raises((TimeoutError, redis.TimeoutError)):
-            twin.call(None, [("PING",)], Budget(None, 0.05))
+            job_client.call(None, [("PING",)], Budget(None, 0.05))
     assert asked.is_set()
     may_go.set()
     wait_until(lambda: provider.given == 1, "the credentials")
-    assert twin.call(None, [("ACL", "WHOAMI")], Budget()) == [b"worker"]
+    assert job_client.call(None, [("ACL", "WHOAMI")], Budget()) == [b"worker"]
     assert provider.given == 1
     client.close()
 
@@ -497,7 +497,7 @@ def test_jobs_never_retry_whatever_the_application_does(place: Place, name: str)
         options = {**BLOCKING[name](place), "port": server.port}
         with redis.Redis(**options) as client:
             with pytest.raises(redis.ConnectionError):
-                twin_of(client).call(None, [("PING",)], Budget())
+                job_client_of(client).call(None, [("PING",)], Budget())
             assert server.names() == ["PING"]
 
 
@@ -533,14 +533,14 @@ class TestCluster:
         client = nodes.client(**options)
         client.set("k", name)
         user = client.execute_command("ACL WHOAMI", target_nodes=client.get_primaries()[0])
-        agrees(twin_of(client), name, user)
+        agrees(job_client_of(client), name, user)
 
     @pytest.mark.parametrize("name", let_in(CLUSTERED))
     async def test_asyncio(self, nodes: RedisCluster3, name: str) -> None:
         async with nodes.async_client(**CLUSTERED[name]) as client:
             await client.set("k", name)
             user = "worker" if name == "a user" else "default"
-            agrees(twin_of(client), name, user)
+            agrees(job_client_of(client), name, user)
 
 
 class TestSentinel:
@@ -554,14 +554,14 @@ class TestSentinel:
         manager = Sentinel(sentinels)
         with manager.master_for("main", **CLUSTERED[name]) as client:
             client.set("k", name)
-            agrees(twin_of(client), name, client.execute_command("ACL WHOAMI"))
+            agrees(job_client_of(client), name, client.execute_command("ACL WHOAMI"))
 
     @pytest.mark.parametrize("name", sorted({*let_in(CLUSTERED)} - {"reads from replicas"}))
     async def test_asyncio(self, sentinels: list[tuple[str, int]], name: str) -> None:
         manager = AsyncSentinel(sentinels)
         async with manager.master_for("main", **CLUSTERED[name]) as client:
             await client.set("k", name)
-            agrees(twin_of(client), name, await client.execute_command("ACL WHOAMI"))
+            agrees(job_client_of(client), name, await client.execute_command("ACL WHOAMI"))
         for each in manager.sentinels:
             await each.aclose()
 
@@ -582,7 +582,7 @@ class TestUrls:
         with connect(url) as client:
             client.set("by", "tls")
             assert client.acl_whoami() == "worker"
-            assert twin_of(client).call_keys((b"by",), [("GET", "by")], Budget()) == [b"tls"]
+            assert job_client_of(client).call_keys((b"by",), [("GET", "by")], Budget()) == [b"tls"]
 
     @pytest.mark.parametrize("owner", ["stranger", None])
     def test_tls_without_the_right_certificate(self, place: Place, owner: str | None) -> None:
@@ -591,7 +591,7 @@ class TestUrls:
             with pytest.raises((redis.ConnectionError, OSError)):
                 client.ping()
             with pytest.raises((redis.ConnectionError, OSError)):
-                twin_of(client).call(None, [("PING",)], Budget())
+                job_client_of(client).call(None, [("PING",)], Budget())
 
     def test_a_sentinel_by_tls(self, place: Place, tmp_path: Path) -> None:
         tls_port, folder = free_port(), place.certificates
@@ -610,8 +610,8 @@ class TestUrls:
             url = f"rediss+sentinel://127.0.0.1:{tls_port}/main?{self.files(place)}"
             with connect(url) as client:
                 # A job comes first, so that its connection asks the sentinel.
-                twin = twin_of(client)
-                assert twin.call_keys((b"k",), [("SET", "k", "v")], Budget()) == [b"OK"]
+                job_client = job_client_of(client)
+                assert job_client.call_keys((b"k",), [("SET", "k", "v")], Budget()) == [b"OK"]
                 assert client.get("k") == b"v"
                 assert client.connection_pool.master_address == ("127.0.0.1", place.tls_port)
 
@@ -620,4 +620,6 @@ class TestUrls:
         with connect(url) as client:
             client.set("by", "socket")
             assert client.acl_whoami() == "worker"
-            assert twin_of(client).call_keys((b"by",), [("GET", "by")], Budget()) == [b"socket"]
+            assert job_client_of(client).call_keys((b"by",), [("GET", "by")], Budget()) == [
+                b"socket"
+            ]

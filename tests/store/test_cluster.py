@@ -27,8 +27,8 @@ from workstealing.recruiting import Outcome
 from workstealing.recruiting.slice import Slice
 from workstealing.store import attempt
 from workstealing.store.budget import Budget
+from workstealing.store.job_client import JobClient, is_async, job_client_of
 from workstealing.store.keys import key_slot
-from workstealing.store.twin import Twin, is_async, twin_of
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.testing import RecordingHooks, always
 
@@ -158,7 +158,7 @@ def test_ask_ends_the_slice_and_is_not_remembered(
     before = topology_reads(own_cluster)
     for _ in range(2):
         assert enlist(job) == (Outcome.ABORTED, None)
-    assert twin_of(client).node_of(migration.slot) == ("127.0.0.1", migration.source.port)
+    assert job_client_of(client).node_of(migration.slot) == ("127.0.0.1", migration.source.port)
     assert topology_reads(own_cluster) == before
     migration.end()
     assert Outcome.WORKED in [enlist(job)[0] for _ in range(3)]
@@ -308,13 +308,13 @@ def test_a_slice_looks_at_a_bounded_number_of_slots(
     client.bitfield(b"ws:moving:slots").set("u1", 16383, 1).execute()
     client.setrange("ws:moving:slots", 0, b"\xff" * 2048)
     job, asked = job_on(client), []
-    node_of = Twin.node_of
+    node_of = JobClient.node_of
 
-    def counting(self: Twin, slot: int) -> Any:
+    def counting(self: JobClient, slot: int) -> Any:
         asked.append(slot)
         return node_of(self, slot)
 
-    monkeypatch.setattr(Twin, "node_of", counting)
+    monkeypatch.setattr(JobClient, "node_of", counting)
     for _ in range(20):
         asked.clear()
         job.perform(Slice(5, 2.0))
@@ -323,7 +323,7 @@ def test_a_slice_looks_at_a_bounded_number_of_slots(
     assert len(set(asked)) > 60
 
 
-class TestTwins:
+class TestJobClients:
     def test_a_cluster_with_remapped_addresses(self, cluster: RedisCluster3) -> None:
         with contextlib.ExitStack() as stack:
             doors = {
@@ -335,15 +335,15 @@ class TestTwins:
                 return (address[0], doors.get(address[1], address[1]))
 
             client = stack.enter_context(cluster.client(address_remap=remap, protocol=2))
-            twin = twin_of(client)
-            assert {port for _, port in map(_pair, twin.nodes())} == set(doors.values())
+            job_client = job_client_of(client)
+            assert {port for _, port in map(_pair, job_client.nodes())} == set(doors.values())
             slot = key_slot(b"h")
             right = cluster.node_of(slot)
             wrong = next(node for node in cluster.nodes if node is not right)
             with pytest.raises(Moved):
-                twin.call(("127.0.0.1", doors[wrong.port]), [("GET", "h")], Budget())
+                job_client.call(("127.0.0.1", doors[wrong.port]), [("GET", "h")], Budget())
             # The cluster's addresses are remapped as the client itself would do.
-            assert twin.node_of(slot) == ("127.0.0.1", doors[right.port])
+            assert job_client.node_of(slot) == ("127.0.0.1", doors[right.port])
 
     def test_all_settings_are_taken_over(self, cluster: RedisCluster3) -> None:
         for node in cluster.nodes:
@@ -352,9 +352,9 @@ class TestTwins:
             client = cluster.client(
                 username="worker", password="secret", decode_responses=True, protocol=3
             )
-            twin = twin_of(client)
-            for node in twin.nodes():
-                assert twin.call(node, [("ACL", "WHOAMI")], Budget()) == [b"worker"]
+            job_client = job_client_of(client)
+            for node in job_client.nodes():
+                assert job_client.call(node, [("ACL", "WHOAMI")], Budget()) == [b"worker"]
             fill(client, ["x", "y", "z"])
             job = job_on(client)
             assert sum(job.perform(Slice(5, 2.0)) for _ in range(30)) == 6
@@ -378,8 +378,8 @@ class TestTwins:
     def test_a_map_that_is_being_read_anew(self, cluster: RedisCluster3) -> None:
         client = cluster.client()
         client.nodes_manager.default_node = None
-        twin = twin_of(client)
-        assert twin.call_keys((b"h",), [("SET", "h", 1)], Budget()) == [b"OK"]
+        job_client = job_client_of(client)
+        assert job_client.call_keys((b"h",), [("SET", "h", 1)], Budget()) == [b"OK"]
 
     def test_many_threads_on_all_nodes(self, cluster: RedisCluster3) -> None:
         client = cluster.client()

@@ -16,7 +16,7 @@ from workstealing import connect
 from workstealing.errors import ConfigurationError
 from workstealing.store import connect_async
 from workstealing.store.budget import Budget
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +26,8 @@ def _no_url_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answers(client: Any) -> bool:
-    """Say whether both the client and its twin reach the server."""
-    said = twin_of(client).call_keys((b"k",), [("SET", "k", "v")], Budget())
+    """Say whether both the client and its job client reach the server."""
+    said = job_client_of(client).call_keys((b"k",), [("SET", "k", "v")], Budget())
     return client.get("k") == b"v" and said == [b"OK"]
 
 
@@ -80,20 +80,20 @@ class TestSchemes:
         assert isinstance(client, redis.asyncio.Redis)
         async with client:
             await client.set("k", "v")
-            assert twin_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
+            assert job_client_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
 
     async def test_async_unix(self, redis7: RedisServer) -> None:
         client = connect_async(f"unix://{redis7.socket}")
         async with client:
             await client.set("k", "v")
-            assert twin_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
+            assert job_client_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
 
     async def test_async_cluster(self, cluster: RedisCluster3) -> None:
         client = connect_async(f"redis+cluster://127.0.0.1:{cluster.port}")
         assert isinstance(client, redis.asyncio.RedisCluster)
         async with client:
             await client.set("k", "v")
-            assert twin_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
+            assert job_client_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
 
     async def test_async_environment(
         self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
@@ -117,8 +117,8 @@ class TestSentinels:
             assert isinstance(client, redis.Redis)
             client.set("k", "v")
             assert client.get("k") == "v"
-            assert twin_of(client).nodes() == [("127.0.0.1", redis7.port)]
-            assert twin_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
+            assert job_client_of(client).nodes() == [("127.0.0.1", redis7.port)]
+            assert job_client_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
         assert redis7.client(db=3).get("k") == b"v"
 
     async def test_async(self, sentinel: int, redis7: RedisServer) -> None:
@@ -126,7 +126,7 @@ class TestSentinels:
         assert isinstance(client, redis.asyncio.Redis)
         async with client:
             await client.set("k", "v")
-            assert twin_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
+            assert job_client_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
         for each in client.connection_pool.sentinel_manager.sentinels:
             await each.aclose()
         assert redis7.client().get("k") == b"v"
@@ -308,9 +308,9 @@ def test_embedded_takes_no_host() -> None:
 @pytest.mark.real
 def test_a_password_that_is_refused_is_not_shown(redis7: RedisServer) -> None:
     client = connect(f"redis://nobody:verysecret@127.0.0.1:{redis7.port}")
-    twin = twin_of(client)
+    job_client = job_client_of(client)
     with pytest.raises(redis.AuthenticationError) as caught:
-        twin.call(None, [("PING",)], Budget())
+        job_client.call(None, [("PING",)], Budget())
     assert "verysecret" not in str(caught.value)
-    assert "verysecret" not in repr(twin)
+    assert "verysecret" not in repr(job_client)
     client.close()

@@ -20,7 +20,7 @@ from support.servers import RedisServer, sentinel_of, wait_until
 from workstealing import Outcome, Recruiter, connect
 from workstealing.jobs import HashFieldExpiry
 from workstealing.store.budget import Budget
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
 
@@ -144,10 +144,10 @@ class TestSentinel:
         else:
             old.kill()
         assert set(until_worked(recruiter)) <= {Outcome.FAILED, Outcome.SKIPPED}
-        twin = twin_of(client)
+        job_client = job_client_of(client)
         # The application's pool still names the old one, or none.
         told = client.connection_pool.master_address
         assert told == (None if only_jobs else ("127.0.0.1", old.port))
-        assert twin.nodes() == [("127.0.0.1", new.port)]
-        assert twin.call(twin.nodes()[0], [("PING",)], Budget()) == [b"PONG"]
+        assert job_client.nodes() == [("127.0.0.1", new.port)]
+        assert job_client.call(job_client.nodes()[0], [("PING",)], Budget()) == [b"PONG"]
         client.close()

@@ -27,7 +27,7 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import TRIPS, Slice
 from workstealing.store import attempt
 from workstealing.store.budget import Budget
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
 
@@ -85,11 +85,11 @@ def until_collected(
 
 def learn_a_quick_way(client: redis.Redis) -> None:
     """Ask until a round trip is known to be quick, however busy this machine is."""
-    twin = twin_of(client)
+    job_client = job_client_of(client)
     until = time.monotonic() + LIMIT_SECONDS
-    while (twin.round_trip() or 1.0) > 0.003:
+    while (job_client.round_trip() or 1.0) > 0.003:
         assert time.monotonic() < until
-        twin.call(None, [("PING",)], Budget(None, PATIENT_SECONDS))
+        job_client.call(None, [("PING",)], Budget(None, PATIENT_SECONDS))
 
 
 @pytest.fixture
@@ -172,11 +172,11 @@ class TestRoundTrips:
         self, backend: RedisServer, relay: DelayingRelay
     ) -> None:
         client = redis.Redis(host="127.0.0.1", port=relay.port)
-        twin = twin_of(client)
+        job_client = job_client_of(client)
         relay.seconds = 0.3
         for _ in range(3):
-            twin.call(None, [("PING",)], Budget(None, PATIENT_SECONDS))
-        assert 0.25 < (twin.round_trip() or 0) < 10.0
+            job_client.call(None, [("PING",)], Budget(None, PATIENT_SECONDS))
+        assert 0.25 < (job_client.round_trip() or 0) < 10.0
         before = backend.client().info("commandstats").get("cmdstat_get", {"calls": 0})["calls"]
         with (
             pytest.raises(OutOfTime, match=r"too little for 2 round trips of \d+"),
@@ -197,7 +197,7 @@ class TestLateReplies:
     ) -> None:
         backend.client().mset({"a": "1", "b": "2"})
         client = redis.Redis(host="127.0.0.1", port=relay.port)
-        twin = twin_of(client)
+        job_client = job_client_of(client)
         learn_a_quick_way(client)
         late, until = 0, time.monotonic() + LIMIT_SECONDS
         while late < 10:
@@ -205,7 +205,7 @@ class TestLateReplies:
             learn_a_quick_way(client)
             relay.seconds = 0.020
             try:
-                found = twin.call(None, [("GET", "a"), ("GET", "a")], Budget(0.005))
+                found = job_client.call(None, [("GET", "a"), ("GET", "a")], Budget(0.005))
                 # A process that was kept from running finds the late reply before it looks.
                 assert found == [b"1", b"1"]
             except Unanswered:
@@ -214,7 +214,9 @@ class TestLateReplies:
                 pass
             relay.seconds = 0.0
             for _ in range(3):
-                assert twin.call(None, [("GET", "b")], Budget(None, PATIENT_SECONDS)) == [b"2"]
+                assert job_client.call(None, [("GET", "b")], Budget(None, PATIENT_SECONDS)) == [
+                    b"2"
+                ]
         assert relay.connections == 1
         client.close()
 
@@ -223,7 +225,7 @@ class TestLateReplies:
         self, backend: RedisServer, relay: DelayingRelay
     ) -> None:
         client = redis.Redis(host="127.0.0.1", port=relay.port)
-        twin = twin_of(client)
+        job_client = job_client_of(client)
         learn_a_quick_way(client)
         relay.seconds = 1.0
         with (
@@ -233,7 +235,7 @@ class TestLateReplies:
             current.read(("GET", "k"))
         relay.seconds = 0.0
         # The first command waits for the owed replies; then another writer comes.
-        twin.call(None, [("PING",)], Budget())
+        job_client.call(None, [("PING",)], Budget())
         backend.client().set("k", "another writer's")
         with attempt(client, "other") as current:
             assert current.commit(("SET", "other", 1)) == [b"OK"]
@@ -261,14 +263,14 @@ class TestLateReplies:
         self, faulty: FaultyServer
     ) -> None:
         client = redis.Redis(host="127.0.0.1", port=faulty.port)
-        twin = twin_of(client)
+        job_client = job_client_of(client)
         learn_a_quick_way(client)
         faulty.fail(len(faulty.seen) + 1, "silent")
         ends: list[type[BaseException]] = []
         begun = time.monotonic()
         while redis.TimeoutError not in ends:
             with pytest.raises((OutOfTime, redis.TimeoutError)) as raised:
-                twin.call(None, [("GET", "k")], Budget(0.010))
+                job_client.call(None, [("GET", "k")], Budget(0.010))
             # A slice may be over before it has asked.
             if ends or raised.type is not OutOfTime:
                 ends.append(raised.type)
@@ -282,7 +284,7 @@ class TestLateReplies:
         self, faulty: FaultyServer
     ) -> None:
         client = redis.Redis(host="127.0.0.1", port=faulty.port)
-        twin = twin_of(client)
+        job_client = job_client_of(client)
         learn_a_quick_way(client)
         # A byte comes every 20 ms: it takes seconds, and no wait is a whole time-out.
         text = "x" * 150
@@ -290,7 +292,7 @@ class TestLateReplies:
         ends: list[type[BaseException]] = []
         while redis.TimeoutError not in ends:
             with pytest.raises((OutOfTime, redis.TimeoutError)) as raised:
-                twin.call(None, [("ECHO", text)], Budget(0.010))
+                job_client.call(None, [("ECHO", text)], Budget(0.010))
             # A slice may be over before it has asked.
             if ends or raised.type is not OutOfTime:
                 ends.append(raised.type)

@@ -1,4 +1,4 @@
-"""The twin follows every kind of client: pools, passwords, TLS, protocols, sentinels."""
+"""The job client follows every kind of client: pools, passwords, TLS, protocols, sentinels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import Slice
 from workstealing.store import attempt
 from workstealing.store.budget import Budget
-from workstealing.store.twin import Twin, twin_of
+from workstealing.store.job_client import JobClient, job_client_of
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 
 HOUR_MS = 3_600_000
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.real
 
 
 def collects(client: Any) -> bool:
-    """Say whether the job works through the twin of this client: fill by it, then collect."""
+    """Say whether the job works through the job client of this client: fill by it, then collect."""
     filler = VolatileHashes(client, namespace="own", backend="emulated")
     filler.hsetex("h", mapping={"a": 1, "b": 2}, ex=60)
     hashes = VolatileHashes(client, namespace="own", backend="emulated", clock_shift_ms=HOUR_MS)
@@ -71,7 +71,7 @@ class TestClients:
         assert collects(client)
         held = take_connection(pool)
         try:
-            # The twin takes none of the application's connections.
+            # The job client takes none of the application's connections.
             with attempt(client, "k") as current:
                 assert current.read(("GET", "k")) == [None]
         finally:
@@ -121,11 +121,11 @@ class TestClients:
             single_connection_client=True,
         )
         assert collects(client)
-        (twin_connection,) = twin_of(client)._idle[None]
-        assert twin_connection.retry._retries == 0
-        assert twin_connection.socket_timeout == 0.05
+        (job_client_connection,) = job_client_of(client)._idle[None]
+        assert job_client_connection.retry._retries == 0
+        assert job_client_connection.socket_timeout == 0.05
         assert client.client_getname() in ("application", b"application")
-        with twin_of(client).connection(None) as connection:
+        with job_client_of(client).connection(None) as connection:
             assert connection.call([("CLIENT", "GETNAME")], Budget()) == [None]
 
     async def test_asyncio_clients(self, redis7: RedisServer) -> None:
@@ -146,36 +146,36 @@ class TestClients:
         pool: Any = redis.asyncio.ConnectionPool(connection_class=Own, port=redis7.port)
         client = redis.asyncio.Redis(connection_pool=pool)
         with pytest.raises(ConfigurationError, match="Own has no blocking counterpart"):
-            twin_of(client).call(None, [("PING",)], Budget())
+            job_client_of(client).call(None, [("PING",)], Budget())
 
     @pytest.mark.parametrize("other", [None, "redis://localhost", object(), redis.ConnectionPool()])
     def test_what_is_no_client_is_refused(self, other: Any) -> None:
         with pytest.raises(ConfigurationError, match=r"a client of redis-py was expected"):
-            twin_of(other)
+            job_client_of(other)
 
-    def test_one_twin_a_client_and_none_after_it(self, redis7: RedisServer) -> None:
+    def test_one_job_client_a_client_and_none_after_it(self, redis7: RedisServer) -> None:
         client = redis.Redis(port=redis7.port)
-        twin = twin_of(client)
-        assert twin_of(client) is twin
-        assert twin_of(twin) is twin
-        twin.call(None, [("PING",)], Budget())
+        job_client = job_client_of(client)
+        assert job_client_of(client) is job_client
+        assert job_client_of(job_client) is job_client
+        job_client.call(None, [("PING",)], Budget())
         client.close()
         del client
         gc.collect()
         with pytest.raises(ConfigurationError, match="keep it alive"):
-            twin.nodes() and twin.settings_of(None)
-        twin.close()
+            job_client.nodes() and job_client.settings_of(None)
+        job_client.close()
 
-    def test_a_clients_twin_is_not_kept_alive_by_our_table(self, redis7: RedisServer) -> None:
+    def test_a_clients_job_client_is_not_kept_alive_by_our_table(self, redis7: RedisServer) -> None:
         from weakref import ref
 
         client = redis.Redis(port=redis7.port)
-        twin = ref(twin_of(client))
+        job_client = ref(job_client_of(client))
         assert collects(client)
         client.close()
         del client
         gc.collect()
-        assert twin() is None
+        assert job_client() is None
 
 
 class TestHandshake:
@@ -198,7 +198,7 @@ class TestHandshake:
             client = redis.Redis(**address, credential_provider=Provider(), db=2)
         else:
             client = redis.Redis.from_url(f"redis://worker:secret@127.0.0.1:{faulty.port}/2")
-        assert twin_of(client).call(None, [("ACL", "WHOAMI")], Budget()) == [b"worker"]
+        assert job_client_of(client).call(None, [("ACL", "WHOAMI")], Budget()) == [b"worker"]
         assert [seen.command for seen in faulty.seen] == [
             (b"AUTH", b"worker", b"secret"),
             (b"SELECT", b"2"),
@@ -210,7 +210,7 @@ class TestHandshake:
         admin.config_set("requirepass", "secret")
         try:
             client = redis.Redis(host="127.0.0.1", port=faulty.port, password="secret")
-            assert twin_of(client).call(None, [("PING",)], Budget()) == [b"PONG"]
+            assert job_client_of(client).call(None, [("PING",)], Budget()) == [b"PONG"]
             # redis-py names the default user only where it may speak protocol 3.
             is_named = client.connection_pool.connection_kwargs.get("protocol") != 2
             user = (b"default",) if is_named else ()
@@ -222,14 +222,14 @@ class TestHandshake:
 
     def test_nothing_at_all_where_nothing_is_needed(self, faulty: FaultyServer) -> None:
         client = redis.Redis(host="127.0.0.1", port=faulty.port, protocol=3)
-        twin_of(client).call(None, [("PING",)], Budget())
+        job_client_of(client).call(None, [("PING",)], Budget())
         assert faulty.names() == ["PING"]
 
     def test_a_database_that_does_not_exist(self, redis7: RedisServer) -> None:
         client = redis7.client(db=99)
         with pytest.raises(redis.ResponseError, match="DB index is out of range"):
-            twin_of(client).call(None, [("PING",)], Budget())
-        assert twin_of(client)._idle == {}
+            job_client_of(client).call(None, [("PING",)], Budget())
+        assert job_client_of(client)._idle == {}
 
 
 class Provider(CredentialProvider):
@@ -265,8 +265,8 @@ class TestTls:
             # The connection is kept between attempts, session tickets notwithstanding.
             with attempt(client, "k") as current:
                 current.read(("GET", "k"))
-        assert len(twin_of(client)._idle[None]) == 1
-        (connection,) = twin_of(client)._idle[None]
+        assert len(job_client_of(client)._idle[None]) == 1
+        (connection,) = job_client_of(client)._idle[None]
         before = connection._sock
         with attempt(client, "k") as current:
             current.read(("GET", "k"))
@@ -286,14 +286,14 @@ class TestTls:
         )
         async with client:
             await client.set("k", "v")
-            assert twin_of(client).call(None, [("GET", "k")], Budget()) == [b"v"]
+            assert job_client_of(client).call(None, [("GET", "k")], Budget()) == [b"v"]
 
     def test_a_certificate_that_is_not_trusted(self, port: int, certificates: Path) -> None:
         client = redis.Redis(
             host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=str(certificates / "stranger.crt")
         )
         with pytest.raises(redis.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
-            twin_of(client).call(None, [("PING",)], Budget())
+            job_client_of(client).call(None, [("PING",)], Budget())
 
     def test_a_server_that_falls_silent_in_the_tls_handshake(self, faulty: FaultyServer) -> None:
         client = redis.Redis(host="127.0.0.1", port=faulty.port, ssl=True, ssl_cert_reqs="none")
@@ -302,7 +302,7 @@ class TestTls:
             pytest.raises((redis.TimeoutError, redis.ConnectionError)),
         ):
             # The slice's time is not used up, however long a busy machine keeps this from running.
-            twin_of(client).call(None, [("PING",)], Budget(GUARD_SECONDS, 0.05))
+            job_client_of(client).call(None, [("PING",)], Budget(GUARD_SECONDS, 0.05))
         assert held.seconds < 0.05 + 0.5
 
     @pytest.mark.parametrize("option", ["ssl_validate_ocsp", "ssl_validate_ocsp_stapled"])
@@ -310,7 +310,7 @@ class TestTls:
         # It would ask another server, for as long as that one likes.
         client = redis.Redis(ssl=True, **{option: True})
         with pytest.raises(ConfigurationError, match=option):
-            twin_of(client).call(None, [("PING",)], Budget())
+            job_client_of(client).call(None, [("PING",)], Budget())
 
 
 class TestSentinel:
@@ -319,7 +319,7 @@ class TestSentinel:
         with sentinel_of(redis7, tmp_path) as port:
             yield port
 
-    def test_the_twin_takes_the_address_that_the_pool_has_learned(
+    def test_the_job_client_takes_the_address_that_the_pool_has_learned(
         self,
         sentinel_port: int,
         redis7: RedisServer,
@@ -328,11 +328,11 @@ class TestSentinel:
         manager = Sentinel([("127.0.0.1", sentinel_port)])
         client = manager.master_for("main", db=2)
         # A process that does nothing but jobs sends no command of its own.
-        assert twin_of(client).nodes() == [("127.0.0.1", redis7.port)]
+        assert job_client_of(client).nodes() == [("127.0.0.1", redis7.port)]
         assert client.connection_pool.master_address is None
         assert collects(client)
-        assert twin_of(client).nodes() == [("127.0.0.1", redis7.port)]
-        # After a failover the twin knows the new master as soon as the application does.
+        assert job_client_of(client).nodes() == [("127.0.0.1", redis7.port)]
+        # After a failover the job client knows the new master as soon as the application does.
         other = start_redis(7)
         admin = redis.Redis(port=sentinel_port)
         admin.execute_command("SENTINEL REMOVE", "main")
@@ -348,18 +348,18 @@ class TestSentinel:
         manager = AsyncSentinel([("127.0.0.1", sentinel_port)])
         async with manager.master_for("main") as client:
             await client.set("k", "v")
-            assert twin_of(client).nodes() == [("127.0.0.1", redis7.port)]
-            assert twin_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
+            assert job_client_of(client).nodes() == [("127.0.0.1", redis7.port)]
+            assert job_client_of(client).call_keys((b"k",), [("GET", "k")], Budget()) == [b"v"]
         for each in manager.sentinels:
             await each.aclose()
 
     def test_replicas_are_refused(self) -> None:
         client = Sentinel([("127.0.0.1", 1)]).slave_for("main")
         with pytest.raises(ConfigurationError, match=r"sentinel\.master_for"):
-            Twin(client)
+            JobClient(client)
 
     def test_jobs_on_one_service_share_a_breaker(self) -> None:
         clients = [Sentinel([("a", 1), ("b", 2)]).master_for("main") for _ in range(2)]
         other = Sentinel([("a", 1), ("b", 2)]).master_for("other")
-        first, second = (twin_of(client).identity for client in clients)
-        assert first == second != twin_of(other).identity
+        first, second = (job_client_of(client).identity for client in clients)
+        assert first == second != job_client_of(other).identity

@@ -30,7 +30,7 @@ from workstealing.metrics.ledger import Ledger
 from workstealing.recruiting import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 from workstealing.store.valkey_clients import redis_client
 from workstealing.structures import (
     DurableKeys,
@@ -204,7 +204,9 @@ def test_settings(place: tuple[RedisServer, int, Path], given: dict[str, Any]) -
     ours = redis_client(client)
     assert isinstance(ours, redis.Redis)
     assert (ours.get("k"), ours.acl_whoami()) in ((b"v", "worker"), (b"v", b"worker"))
-    assert twin_of(client).call(None, [("GET", "k"), ("ACL", "WHOAMI")], Budget(60.0, 60.0)) == [
+    assert job_client_of(client).call(
+        None, [("GET", "k"), ("ACL", "WHOAMI")], Budget(60.0, 60.0)
+    ) == [
         b"v",
         b"worker",
     ]
@@ -275,7 +277,7 @@ def test_one_client_stands_for_one_client_and_goes_with_it(redis7: RedisServer) 
     client = valkey.Valkey(port=redis7.port)
     ours = redis_client(client)
     assert redis_client(client) is ours
-    assert twin_of(client) is twin_of(ours)
+    assert job_client_of(client) is job_client_of(ours)
     seen = weakref.ref(ours)
     del client, ours
     gc.collect()

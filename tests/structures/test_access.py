@@ -125,7 +125,7 @@ SENDERS: dict[str, tuple[Access, ...]] = {
     "spark/sources/volatile_hashes.py": (_HASHES,),
     "cli/checks.py": (DOCTOR,),
     "store/attempt.py": (_HASHES, ACCESS["Ick"], ACCESS["log"], ACCESS["tracked set"]),
-    "store/twin.py": tuple(ACCESS.values()),
+    "store/job_client.py": tuple(ACCESS.values()),
 }
 # Words that stand for methods of a structure, or that only the doctor's probes queue, unrun.
 NAMES_ONLY = {
@@ -197,7 +197,7 @@ def test_the_table_holds_in_a_fresh_process() -> None:
 def test_a_job_without_redis_names_nothing_of_it() -> None:
     for name in WITHOUT_REDIS:
         source = inspect.getsource(sys.modules[getattr(jobs, name).__module__])
-        assert not re.findall(r"import redis|from redis|workstealing\.store|\btwin\b", source)
+        assert not re.findall(r"import redis|from redis|workstealing\.store|\bjob_client\b", source)
 
 
 def test_no_script_is_forgotten() -> None:

@@ -270,7 +270,7 @@ class TestOtherStructures:
         ick.add({"member": 5})
         holders = [node for node, each in three.servers.items() if each.size()]
         assert holders == [fleet.home("dirty")]
-        assert IckReaper(ick, lease=30).dependency == ick.twin.identity
+        assert IckReaper(ick, lease=30).dependency == ick.job_client.identity
 
 
 Say = Callable[[Any], Awaitable[Any]]

@@ -23,7 +23,7 @@ from workstealing.structures import (
 INNER = {
     "register_steps",
     "translator",
-    "twin",
+    "job_client",
     "size_steps",
     "check_steps",
     "layout_steps",
@@ -63,4 +63,4 @@ def test_the_operations_are_listed(fakeredis_server: Any) -> None:
     assert {"hsetex", "hgetex", "hget", "cached", "pipeline", "expire"} <= set(dir(hashes))
     assert {"hsetex", "hgetex", "cached"} <= set(dir(AsyncVolatileHashes))
     # An inner part is hidden from the list, and can be used all the same.
-    assert hashes.twin is not None
+    assert hashes.job_client is not None

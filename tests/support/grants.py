@@ -29,7 +29,7 @@ from support.interruptions import (
 )
 from support.proof import seed, tried
 from support.servers import RedisServer
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 
 CUT = "a reply that is cut off while asking for a grant"
 SIGNAL = "a signal handler that raises at a random moment while asking for a grant"
@@ -97,7 +97,7 @@ async def every_cancel(
         async with redis_asyncio.Redis(port=server.port) as client:
             reaches = await cancelled_at(ask(client), at)
             tried("a task that is cancelled at an await while it asks for a grant")
-            assert not twin_of(client)._idle
+            assert not job_client_of(client)._idle
         await eventually(free, f"all to be free after a cancel at await {at}")
     assert at > least
 

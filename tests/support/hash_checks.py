@@ -13,7 +13,7 @@ def collect_all(job: HashFieldExpiry, limit: int = 100) -> int:
     """Collect until nothing is left to be found; return how many fields that were."""
     total, idle, aborted = 0, 0, 0
     # On a cluster a slice sees one node, and may have drawn an empty one.
-    enough = 60 if any(each.twin.is_cluster for each in job.structures) else 20
+    enough = 60 if any(each.job_client.is_cluster for each in job.structures) else 20
     while idle < enough:
         try:
             handled = job.perform(Slice(limit, 5.0))

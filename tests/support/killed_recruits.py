@@ -60,7 +60,11 @@ def slices(jobs: list[Any], client: Any, work: Work) -> Callable[[], object]:
 def places(job: Leftovers) -> list[bytes]:
     """Return the keys of the places of a job's walks."""
     rules = [each for each in job.rules if not each.reports_only]
-    return [job.place_key(each, node, dry_run=False) for each in rules for node in job.twin.nodes()]
+    return [
+        job.place_key(each, node, dry_run=False)
+        for each in rules
+        for node in job.job_client.nodes()
+    ]
 
 
 def lap(job: Any, client: Any, tell: Callable[[], object]) -> int:

@@ -25,7 +25,7 @@ def laps(job: Leftovers, limit: int = 10_000, slices: int = 12) -> int:
     An aborted slice counts as one that removed nothing.
     """
     total = 0
-    for _ in range(slices * len(job.rules) * len(job.twin.nodes())):
+    for _ in range(slices * len(job.rules) * len(job.job_client.nodes())):
         try:
             total += job.perform(Slice(limit, 10.0))
         except Aborted:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.servers import AnyServer
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 from workstealing.survey.measuring import WHOLE, Measurer, measuring
 from workstealing.survey.scanning import Reader
 from workstealing.survey.sizing import NORMAL, Choice, Total
@@ -185,7 +185,7 @@ def test_keys_of_a_real_server(on: str, request: pytest.FixtureRequest) -> None:
         pipe.execute()
     keys.append((b"stream:1", "stream", 1))
     truth = [client.memory_usage(key, samples=0) for key, _, _ in keys]
-    reader = Reader(twin_of(client), 1.0)
+    reader = Reader(job_client_of(client), 1.0)
     told = reader.read(None, [measuring(key) for key, _, _ in keys])
     asked = [(key, kind, size) for (key, kind, _), size in zip(keys, told, strict=True)]
     found = Measurer(reader, source.random).nested(None, asked)

@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
 def _parts_of(recruiter: Any) -> Iterator[dict[str, Any]]:
     """Yield a recruiter's structures and ledgers once each; say which ones have no rule."""
     from workstealing.metrics.ledger import Ledger
-    from workstealing.store.twin import is_cluster
+    from workstealing.store.job_client import is_cluster
     from workstealing.structures.access import access_of, job_access, names_of
     from workstealing.structures.layout import as_text
 

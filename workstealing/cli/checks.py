@@ -23,8 +23,8 @@ from workstealing.recruiting.lottery import DISABLED_VARIABLE, is_disabled
 from workstealing.recruiting.slice import TRIPS, seconds_for
 from workstealing.store.budget import Budget
 from workstealing.store.client import URL_VARIABLES
+from workstealing.store.job_client import JobClient, Node, is_async, is_cluster
 from workstealing.store.redis_versions import retries_of
-from workstealing.store.twin import Node, Twin, is_async, is_cluster
 from workstealing.structures.access import access_of, job_access
 from workstealing.structures.structure import FAULT, NOTE, OK, WARNING, Check, Structure
 from workstealing.structures.volatile_hashes.commands import (
@@ -124,7 +124,7 @@ def settings(client: Any) -> Iterator[Check]:
             yield Check(option, OK, f"{seconds:g} s")
 
 
-def server(twin: Twin, node: Node, address: str) -> Iterator[Check]:
+def server(job_client: JobClient, node: Node, address: str) -> Iterator[Check]:
     """Check a server, or one node of a cluster, by its INFO, a few pings and a probe of its own.
 
     A fact that the server refuses to tell is reported as unknown, and not guessed.
@@ -136,7 +136,7 @@ def server(twin: Twin, node: Node, address: str) -> Iterator[Check]:
     itself.
     """
     optional = (*NATIVE_COMMANDS, *OPTIONAL_NATIVE_COMMANDS)
-    replies = twin.call(
+    replies = job_client.call(
         node,
         [("INFO",), ("TIME",), ("COMMAND", "INFO", *optional), ("ROLE",)],
         Budget.whole(SECONDS),
@@ -158,11 +158,11 @@ def server(twin: Twin, node: Node, address: str) -> Iterator[Check]:
     yield from memory(info)
     native = _native(replies[2], optional, info)
     yield native
-    if twin.is_cluster:
-        yield from cluster(twin, node)
+    if job_client.is_cluster:
+        yield from cluster(job_client, node)
     if native.said.startswith(_EXPIRES_ITSELF):
-        yield field_expiry(twin, node)
-    yield _round_trip(twin, node)
+        yield field_expiry(job_client, node)
+    yield _round_trip(job_client, node)
     yield _clock(replies[1])
 
 
@@ -257,8 +257,8 @@ def _native(reply: Any, wanted: tuple[str, ...], info: dict[str, str]) -> Check:
     )
 
 
-def _round_trip(twin: Twin, node: Node) -> Check:
-    median = _median(twin, node)
+def _round_trip(job_client: JobClient, node: Node) -> Check:
+    median = _median(job_client, node)
     trips = f"a slice of {1000 * SLICE_SECONDS:g} ms has time for {SLICE_SECONDS / median:,.0f}"
     said_ = f"{1000 * median:.2f} ms: {trips}"
     if seconds_for(median) <= SLICE_SECONDS:
@@ -267,12 +267,12 @@ def _round_trip(twin: Twin, node: Node) -> Check:
     return Check("round trip", WARNING, f"{said_}, and {wanted}")
 
 
-def _median(twin: Twin, node: Node) -> float:
+def _median(job_client: JobClient, node: Node) -> float:
     """Return the seconds of a round trip, the median of a few pings."""
     took = []
     for _ in range(PINGS):
         begun = time.perf_counter()
-        twin.call(node, [("PING",)], Budget.whole(SECONDS))
+        job_client.call(node, [("PING",)], Budget.whole(SECONDS))
         took.append(time.perf_counter() - begun)
     return statistics.median(took)
 
@@ -282,13 +282,15 @@ def _too_short(recruiter: Recruiter) -> Iterator[Check]:
     medians: dict[Hashable, float] = {}
     for name, job in recruiter.jobs().items():
         server = job.dependency
-        twin = getattr(server, "twin", None)
-        if not isinstance(twin, Twin):
+        job_client = getattr(server, "job_client", None)
+        if not isinstance(job_client, JobClient):
             continue
         if server not in medians:
             try:
                 # An asyncio cluster's client may not know its nodes yet.
-                medians[server] = max((_median(twin, each) for each in twin.nodes()), default=0.0)
+                medians[server] = max(
+                    (_median(job_client, each) for each in job_client.nodes()), default=0.0
+                )
             except (WorkStealingError, *FAULTS):
                 # The check of the server says why.
                 continue

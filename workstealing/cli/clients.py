@@ -20,8 +20,8 @@ from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.recruiting import Job, Recruiter
 from workstealing.store import connect
 from workstealing.store.client import URL_VARIABLES, redis_url
+from workstealing.store.job_client import AsyncClient, BlockingClient, is_async, is_cluster
 from workstealing.store.keys import to_bytes
-from workstealing.store.twin import AsyncClient, BlockingClient, is_async, is_cluster
 
 if TYPE_CHECKING:
     from workstealing.structures import CassandraStore

@@ -121,17 +121,17 @@ def _fleets(recruiter: Recruiter) -> Iterator[tuple[Check, dict[str, Any]]]:
 def _server(whose: str, client: Any, *, is_own: bool) -> Iterator[Check]:
     from workstealing.cli.checks import server, settings
     from workstealing.cli.server_checks import sentinels
-    from workstealing.store.twin import twin_of
+    from workstealing.store.job_client import job_client_of
     from workstealing.structures.structure import FAULT, Check
 
     if is_own:
         yield from settings(client)
     try:
-        twin = twin_of(client)
-        yield from sentinels(twin)
-        for node in twin.nodes():
+        job_client = job_client_of(client)
+        yield from sentinels(job_client)
+        for node in job_client.nodes():
             at = database_of(client) if node is None else f"{node[0]}:{node[1]}"
-            yield from server(twin, node, at)
+            yield from server(job_client, node, at)
     except (WorkStealingError, *FAULTS) as error:
         asked = f"(asked at {database_of(client)})"
         yield Check("server", FAULT, f"the server of {whose} cannot be used: {said(error)} {asked}")

@@ -17,8 +17,8 @@ from workstealing.cli.output import printable
 from workstealing.errors import WorkStealingError
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
+from workstealing.store.job_client import JobClient, Node
 from workstealing.store.keys import SLOT_TAGS, key_slot
-from workstealing.store.twin import Node, Twin
 from workstealing.structures.access import ATTEMPT, Access, names_of
 from workstealing.structures.layout import ask_server
 from workstealing.structures.namespace import EMULATED, read_layout
@@ -147,10 +147,10 @@ def rights(
 
     Three round trips to each node, and up to two to learn whether the server keeps deadlines.
     """
-    twin = structure.twin
+    job_client = structure.job_client
     if about is None:
         about = f"{structure.kind} {printable(structure.name)}"
-    if not isinstance(twin, Twin):
+    if not isinstance(job_client, JobClient):
         return
     if access is None:
         yield Check(
@@ -162,12 +162,12 @@ def rights(
     closed: list[str] = []
     try:
         words = access.allowed(native=_is_native(structure)) - ATTEMPT
-        for node in twin.nodes():
-            tag = SLOT_TAGS[twin.a_slot_of_each().get(node, 0)].decode()
+        for node in job_client.nodes():
+            tag = SLOT_TAGS[job_client.a_slot_of_each().get(node, 0)].decode()
             keys = access.samples(name, namespace, tag)
-            here = [each for each in keys if twin.node_of(key_slot(each.encode())) == node]
+            here = [each for each in keys if job_client.node_of(key_slot(each.encode())) == node]
             if here:
-                more, others = _denied(twin, node, words, here)
+                more, others = _denied(job_client, node, words, here)
                 denied |= more
                 closed += others
     except (WorkStealingError, *FAULTS) as error:
@@ -222,13 +222,13 @@ def _is_native(structure: Any) -> bool:
 
 
 def _denied(
-    twin: Twin, node: Node, words: Collection[str], keys: Sequence[str]
+    job_client: JobClient, node: Node, words: Collection[str], keys: Sequence[str]
 ) -> tuple[set[str], list[str]]:
     """Return the commands and the keys that a node refuses to the user. Raises: ResponseError."""
     key = keys[-1]
     denied: set[str] = set()
     budget = Budget.whole(SECONDS)
-    with twin.connection(node) as connection:
+    with job_client.connection(node) as connection:
         try:
             first: list[Command] = [("WATCH", key), ("UNWATCH",), ("MULTI",), ("EXEC",)]
             for command, reply in zip(first, connection.call(first, budget), strict=True):
@@ -296,12 +296,12 @@ def fleet(name: str, whole: Any, *, is_carried: bool) -> Check:
     )
 
 
-def sentinels(twin: Twin) -> Iterator[Check]:
+def sentinels(job_client: JobClient) -> Iterator[Check]:
     """Check the sentinels of a client: who answers, and whether they agree. Two round trips each.
 
     A client of no sentinels has no check.
     """
-    answers = twin.ask_sentinels()
+    answers = job_client.ask_sentinels()
     if not answers:
         return
     masters = set()
@@ -317,9 +317,9 @@ def sentinels(twin: Twin) -> Iterator[Check]:
         yield Check("sentinels", FAULT, "no sentinel names a master: the jobs cannot find one")
 
 
-def cluster(twin: Twin, node: Node) -> Iterator[Check]:
+def cluster(job_client: JobClient, node: Node) -> Iterator[Check]:
     """Check what a node says of its cluster. One round trip."""
-    (reply,) = twin.call(node, [("CLUSTER", "INFO")], Budget.whole(SECONDS))
+    (reply,) = job_client.call(node, [("CLUSTER", "INFO")], Budget.whole(SECONDS))
     where = f"{node[0]}:{node[1]}" if node else "the node"
     if isinstance(reply, Exception):
         yield Check(
@@ -344,17 +344,17 @@ def fields(reply: Any) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def field_expiry(twin: Twin, node: Node) -> Check:
+def field_expiry(job_client: JobClient, node: Node) -> Check:
     """Measure how late the server itself removes expired fields, by a few in a key of the doctor's.
 
     The key ends by itself after a minute, if the doctor is killed. Returns: the check. About a
     second of round trips.
     """
-    tag = SLOT_TAGS[twin.a_slot_of_each().get(node, 0)].decode()
+    tag = SLOT_TAGS[job_client.a_slot_of_each().get(node, 0)].decode()
     key = f"{{{tag}}}:ws:doctor:{random.getrandbits(64):016x}"
     values = [each for number in range(PROBE_FIELDS) for each in (f"f{number}", "v")]
     budget = Budget.whole(SECONDS)
-    made = twin.call(
+    made = job_client.call(
         node,
         [
             ("HSETEX", key, "PX", PROBE_MS, "FIELDS", PROBE_FIELDS, *values),
@@ -364,7 +364,7 @@ def field_expiry(twin: Twin, node: Node) -> Check:
     )
     refused = next((each for each in made if isinstance(each, Exception)), None)
     if refused is not None:
-        twin.call(node, [("UNLINK", key)], budget)
+        job_client.call(node, [("UNLINK", key)], budget)
         return Check(
             "field expiry", NOTE, f"its lag could not be measured, and is unknown: {said(refused)}"
         )
@@ -372,11 +372,11 @@ def field_expiry(twin: Twin, node: Node) -> Check:
     left: Any = PROBE_FIELDS
     while time.monotonic() < due + LAG_SECONDS:
         time.sleep(_POLL_SECONDS)
-        (left,) = twin.call(node, [("HLEN", key)], Budget.whole(SECONDS))
+        (left,) = job_client.call(node, [("HLEN", key)], Budget.whole(SECONDS))
         if isinstance(left, Exception) or not left:
             break
     lag = max(0.0, time.monotonic() - due)
-    twin.call(node, [("UNLINK", key)], Budget.whole(SECONDS))
+    job_client.call(node, [("UNLINK", key)], Budget.whole(SECONDS))
     if isinstance(left, Exception):
         return Check(
             "field expiry", NOTE, f"its lag could not be measured, and is unknown: {said(left)}"

@@ -38,9 +38,9 @@ from workstealing.recruiting.health import (
     AGE_LIMIT,
     FEWEST_FAULTS,
     Findings,
-    Verdict,
+    Health,
+    assess,
     growth,
-    judge,
     roughly,
 )
 from workstealing.recruiting.slice import OUTCOMES, PERFORMED
@@ -302,17 +302,17 @@ def job_figures(
     else:
         unreached_by = unreached
     is_dry = bool(local.get("dry_run")) or any(each.dry_run for each in newest)
-    verdict = verdict_of(found, local, is_paused=is_paused)
+    health = health_of(found, local, is_paused=is_paused)
     if fleet_paused:
-        verdict = Verdict(None, f"it is paused in the whole fleet{pause}{then(PAUSED)}")
+        health = Health(None, f"it is paused in the whole fleet{pause}{then(PAUSED)}")
     elif not is_paused:
-        verdict = verdict.without(unreached_by)
-        verdict = verdict.while_held(_held_by(stuck, state, unknown_since))
+        health = health.without(unreached_by)
+        health = health.while_held(_held_by(stuck, state, unknown_since))
     if is_dry:
-        verdict = verdict.of_dry_run()
-    just_started = verdict.keeps_up is not True and _has_just_started(found, outcomes, lasting)
+        health = health.of_dry_run()
+    just_started = health.keeps_up is not True and _has_just_started(found, outcomes, lasting)
     if just_started and not (is_paused or is_dry or unreached):
-        verdict = Verdict(None, JUST_STARTED)
+        health = Health(None, JUST_STARTED)
     fleet_rate = None if setting is None else setting.rate
     # The refusal of an earlier rate remains in the ledger for some minutes.
     refusals = [each.refused for each in newest if each.refused_rate == fleet_rate]
@@ -333,11 +333,11 @@ def job_figures(
         outcomes=outcomes,
         backlog=backlog,
         oldest_seconds=oldest,
-        keeps_up=verdict.keeps_up,
-        why=verdict.why,
+        keeps_up=health.keeps_up,
+        why=health.why,
         just_started=just_started,
         enough_rate=None
-        if verdict.keeps_up is not False
+        if health.keeps_up is not False
         else enough_rate(found, slots, covered, local.get("lag")),
         breaker_open=bool(local.get("breaker_open")),
         unreached_seconds=lasting["unreached_seconds"],
@@ -357,7 +357,7 @@ def job_figures(
         seen_ago=seen_ago,
         offered=_offered(found, slots),
     )
-    figures.problems.extend(_problems(figures, slots, verdict))
+    figures.problems.extend(_problems(figures, slots, health))
     return figures
 
 
@@ -396,21 +396,19 @@ def _offered(found: Sequence[Any], slots: Sequence[Any]) -> int | None:
     return round(enlisted * min(1.0, known / of_all))
 
 
-def verdict_of(
-    found: Sequence[Any], local: Mapping[str, Any], *, is_paused: bool = False
-) -> Verdict:
+def health_of(found: Sequence[Any], local: Mapping[str, Any], *, is_paused: bool = False) -> Health:
     """Say whether a job suffices for its garbage in the whole fleet, and why not.
 
     Arguments:
         found: its figures by minute, None for a missing one.
         local: its part of `recruiter.stats()`.
-        is_paused: then there is no verdict.
+        is_paused: then nobody knows.
 
-    The local verdict counts if it is a no, or if the minutes do not show how old the garbage is.
+    The local answer counts if it is a no, or if the minutes do not show how old the garbage is.
     """
-    said = Verdict(local.get("keeps_up"), local.get("why", ""))
+    said = Health(local.get("keeps_up"), local.get("why", ""))
     if is_paused:
-        return Verdict(None, "it is paused")
+        return Health(None, "it is paused")
     spans = [
         Findings(
             float(number * MINUTE),
@@ -425,24 +423,24 @@ def verdict_of(
     targets = [each.lag for each in found if each is not None and each.lag is not None]
     target = targets[-1] if targets else local.get("lag")
     error = next((each.name for each in errors_of(found)), None)
-    judged = judge(spans, float((len(found) - 1) * MINUTE), target, error)
-    if judged.keeps_up is False or said.keeps_up is False:
-        return judged if judged.keeps_up is False else said
+    assessed = assess(spans, float((len(found) - 1) * MINUTE), target, error)
+    if assessed.keeps_up is False or said.keeps_up is False:
+        return assessed if assessed.keeps_up is False else said
     knows_age = any(each.oldest_seconds is not None for each in spans)
-    return judged if knows_age or said.keeps_up is None else said
+    return assessed if knows_age or said.keeps_up is None else said
 
 
 def keeps_up(lag: Sequence[float | None], said: bool | None) -> bool | None:
-    """Say whether a job suffices for its garbage, judged by the garbage's age alone.
+    """Say whether a job suffices for its garbage, by the garbage's age alone.
 
     Arguments:
         lag: the age of the oldest garbage in each minute.
-        said: the verdict of this process's recruiter.
+        said: the health of this process's recruiter.
 
     Returns: None if nobody knows.
     """
     found = [None if age is None else JobMinute(worked=1, oldest_seconds=age) for age in lag]
-    return verdict_of(found, {"keeps_up": said}).keeps_up
+    return health_of(found, {"keeps_up": said}).keeps_up
 
 
 def _has_just_started(
@@ -537,7 +535,7 @@ def enough_rate(
         return None
 
 
-def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[str]:
+def _problems(job: JobFigures, slots: Sequence[Any], health: Health) -> list[str]:
     problems = []
     if job.stuck:
         others = len(job.stuck) - 1
@@ -549,7 +547,7 @@ def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[s
             " in its process"
         )
     if not job.just_started:
-        problems += _doings(job, verdict)
+        problems += _doings(job, health)
     if job.refused is not None:
         problems.append(f"the fleet's rate {job.fleet_rate:.3g} is refused: {job.refused}")
     if not (job.paused or job.fleet_paused) and _is_quiet(job, slots):
@@ -557,12 +555,12 @@ def _problems(job: JobFigures, slots: Sequence[Any], verdict: Verdict) -> list[s
     return problems
 
 
-def _doings(job: JobFigures, verdict: Verdict) -> list[str]:
+def _doings(job: JobFigures, health: Health) -> list[str]:
     """Return a sentence for each problem in how the job's slices went."""
     problems = []
     if job.keeps_up is False:
         problems.append(f"does not keep up: {job.why}{advice(job)}")
-    elif verdict.is_old:
+    elif health.is_old:
         problems.append(job.why)
     if job.unreached:
         # The fleet's figures say it, once for all jobs of the server.

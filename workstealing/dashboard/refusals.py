@@ -15,13 +15,13 @@ from workstealing.recruiting import Recruiter
 from workstealing.recruiting.breakers import server_name
 from workstealing.recruiting.health import roughly
 from workstealing.store.fleet import one_server
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 
 
 def server_of_client(client: Any) -> str | None:
     """Return the address of a client's server, as breakers name it; None: it cannot be told."""
     with contextlib.suppress(Exception):
-        return server_name(twin_of(one_server(client, "a ledger")).identity)
+        return server_name(job_client_of(one_server(client, "a ledger")).identity)
     return None
 
 

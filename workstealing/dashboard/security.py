@@ -30,7 +30,7 @@ from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.metrics.minutes import logins_key
 from workstealing.store.budget import Budget
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 
 try:
     from itsdangerous import BadData, URLSafeTimedSerializer
@@ -213,7 +213,7 @@ def counted_by_fleet(client: Any, name: str) -> Callable[[], tuple[int, float]]:
     def count() -> tuple[int, float]:
         commands = [("SET", key, 0, "EX", MINUTE_SECONDS, "NX"), ("INCR", key), ("PTTL", key)]
         budget = Budget(SHARED_SECONDS, SHARED_SECONDS)
-        for reply in (replies := twin_of(client).call_keys((key,), commands, budget)):
+        for reply in (replies := job_client_of(client).call_keys((key,), commands, budget)):
             if isinstance(reply, Exception):
                 raise reply
         return int(replies[1]), max(0, int(replies[2])) / 1000

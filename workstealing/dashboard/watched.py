@@ -233,7 +233,7 @@ def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watc
 def _server(structures: Sequence[Structure]) -> str | None:
     """Return the address of the structures' server, None: they have several."""
     try:
-        names = {server_name(each.twin.identity) for each in structures}
+        names = {server_name(each.job_client.identity) for each in structures}
     except Exception:  # noqa: BLE001 - a client of the user's own kind may not tell
         return None
     return names.pop() if len(names) == 1 else None

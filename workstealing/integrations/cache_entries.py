@@ -27,7 +27,7 @@ from workstealing.recruiting.deferral import Enlister, is_deferring
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.recruiting.recruiter import default_recruiter
 from workstealing.store.fleet import Fleet
-from workstealing.store.twin import is_cluster
+from workstealing.store.job_client import is_cluster
 from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.cached_policy import Policy
 from workstealing.structures.volatile_hashes.caching import CachedFunction

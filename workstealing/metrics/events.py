@@ -35,9 +35,9 @@ from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.hooks import ANNOUNCEMENTS, Announcement
 from workstealing.store.connection import Command
 from workstealing.store.fleet import one_server
+from workstealing.store.job_client import is_async
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
-from workstealing.store.twin import is_async
 from workstealing.structures.stored import holding_ours
 
 logger = logging.getLogger("workstealing")

@@ -82,9 +82,9 @@ from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import TIMEOUT_SECONDS, Budget
 from workstealing.store.connection import Command, OneAttempt, checked
 from workstealing.store.fleet import one_server
+from workstealing.store.job_client import JobClient, Node, is_async
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation, drive
-from workstealing.store.twin import Node, Twin, is_async
 from workstealing.structures.namespace import Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.calls import HostCall, may_ask
@@ -169,7 +169,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
         client = one_server(client, "a ledger")
         kind: Any = AsyncVolatileHashes if is_async(client) else VolatileHashes
         self.hashes: Any = kind(client, namespace=namespace_of(name), allow_eviction=allow_eviction)
-        self._twin: Twin = self.hashes.twin
+        self._job_client: JobClient = self.hashes.job_client
         self._slot = key_slot(minute_key(name, 0))
         self._keep_seconds = keep_seconds
         self._error_texts = error_texts
@@ -334,13 +334,13 @@ class Ledger(Gathering["_Unsent"], Watcher):
         the claim may count. One round trip in the caller's time, of 50 ms at most, and three more
         at first.
         """
-        breaker = self._twin.breaker_of(minute_key(self.name, 0))
+        breaker = self._job_client.breaker_of(minute_key(self.name, 0))
         if self._closed or not may_ask(breaker):
             return None
         budget = Budget(TIMEOUT_SECONDS)
         with HostCall(breaker, _TIMEOUTS):
             node, layout = self._place(budget)
-            with self._twin.connection(node) as connection:
+            with self._job_client.connection(node) as connection:
                 self._ask_time(connection, budget)
                 day = int(self._now() // DAY)
                 key = day_key(self.name, day)
@@ -418,7 +418,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
         return self._ahead is not None
 
     def _release(self) -> None:
-        self._twin.close()
+        self._job_client.close()
 
     def _has_news(self) -> bool:
         return bool(self._batch) or self._is_due or self._is_leaving
@@ -434,7 +434,7 @@ class Ledger(Gathering["_Unsent"], Watcher):
                 return True
         budget = Budget(_SEND_SECONDS, _WAIT_SECONDS)
         node, layout = self._place(budget)
-        with self._twin.connection(node) as connection:
+        with self._job_client.connection(node) as connection:
             # An unreachable server costs no counts, because the question fails first.
             self._ask_time(connection, budget)
             with self._lock:
@@ -445,8 +445,8 @@ class Ledger(Gathering["_Unsent"], Watcher):
 
     def _place(self, budget: Budget) -> tuple[Node, Layout]:
         """Return the node of this ledger's keys and their layout, fit for writes."""
-        node = self._twin.node_of(self._slot)
-        client = _OneAttemptClient(self._twin, budget)
+        node = self._job_client.node_of(self._slot)
+        client = _OneAttemptClient(self._job_client, budget)
         layout: Layout = drive(client, self.hashes.layout_steps())
         layout.require_writable()
         # All keys share a slot, so one of them stands for all.
@@ -698,17 +698,17 @@ class _HashCommands:
 
 
 class _OneAttemptClient:
-    """The part of a client that reads a layout, on a twin's one-attempt connections."""
+    """The part of a client that reads a layout, on a job client's one-attempt connections."""
 
-    def __init__(self, twin: Twin, budget: Budget) -> None:
-        self._twin = twin
+    def __init__(self, job_client: JobClient, budget: Budget) -> None:
+        self._job_client = job_client
         self._budget = budget
 
     def execute_command(self, *args: Any, **_: Any) -> Any:
         """Run one command on the node of its first key."""
         key = args[3] if args[0] in ("EVAL", "EVALSHA") else args[1]
-        node: Node = self._twin.node_of(key_slot(to_bytes(key)))
-        return checked(self._twin.call(node, [args], self._budget))[0]
+        node: Node = self._job_client.node_of(key_slot(to_bytes(key)))
+        return checked(self._job_client.call(node, [args], self._budget))[0]
 
 
 def _expire(key: bytes, seconds: int, fields: Collection[str]) -> Command:

@@ -20,8 +20,8 @@ from workstealing.metrics.minutes import (
     texts,
 )
 from workstealing.store.fleet import one_server
+from workstealing.store.job_client import is_async
 from workstealing.store.keys import to_bytes
-from workstealing.store.twin import is_async
 from workstealing.structures.stored import holding_ours
 from workstealing.structures.volatile_hashes import VolatileHashes
 

@@ -32,10 +32,10 @@ from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.recruiter import Recruiter
 from workstealing.store.connection import Command
 from workstealing.store.fleet import one_server
+from workstealing.store.job_client import is_async
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation, Steps, drive
 from workstealing.store.scripts import load
-from workstealing.store.twin import is_async
 from workstealing.structures.stored import holding_ours
 
 logger = logging.getLogger("workstealing")

@@ -38,7 +38,7 @@ class Circumstances:
     most lately of them came, None: unknown; rate, None: unknown; adaptive, whether it moves by
     itself; refused, why the fleet's rate is not in force; outcomes, by name; items handled;
     ran_seconds since the last slice, None: unknown; errors, by class, the count and the seconds
-    since the last one; keeps_up and why, as of `health.judge`; advice, the end of the sentence if
+    since the last one; keeps_up and why, as of `health.assess`; advice, the end of the sentence if
     it does not keep up: what to do next.
     """
 

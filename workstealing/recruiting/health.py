@@ -1,8 +1,8 @@
 """The health of jobs: whether a job keeps up and why not; and their servers' names. No I/O.
 
-One rule says whether a job keeps up, for a process and for a fleet. A process judges by its own
-slices, a page by the minutes of a ledger. Both sum their figures up in spans of time, the oldest
-first, and ask `judge`. A `Tally` keeps the spans of one process.
+One rule says whether a job keeps up, for a process and for a fleet. A process has its own slices, a
+page has the minutes of a ledger. Both sum their figures up in spans of time, the oldest first, and
+ask `assess`. A `Tally` keeps the spans of one process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AGE_LIMIT = 600.0
 """A job with older garbage does not keep up, unless it has a lag target of its own."""
 
 HISTORY_SECONDS = 300.0
-"""A shorter history gives no verdict."""
+"""A shorter history gives no answer."""
 
 TREND_SECONDS = 600.0
 """The time over which the growth of the oldest garbage's age is read."""
@@ -79,7 +79,7 @@ class Findings:
         return sum(self.counts[each] for each in _GOOD)
 
 
-class Verdict(NamedTuple):
+class Health(NamedTuple):
     """Whether a job keeps up.
 
     Fields: keeps_up, None: unknown; why: the reason for False or None; is_old: whether its oldest
@@ -90,13 +90,13 @@ class Verdict(NamedTuple):
     why: str = ""
     is_old: bool = False
 
-    def of_dry_run(self) -> Verdict:
-        """Return the verdict for a job that only counts: unknown, unless its slices fail."""
+    def of_dry_run(self) -> Health:
+        """Return the health for a job that only counts: unknown, unless its slices fail."""
         is_faulty = self.keeps_up is False and not self.is_old
-        return self if is_faulty else Verdict(None, "it is a dry run, which removes nothing")
+        return self if is_faulty else Health(None, "it is a dry run, which removes nothing")
 
-    def without(self, servers: Mapping[str, float]) -> Verdict:
-        """Return the verdict while servers are not reached: unknown, unless it is a no.
+    def without(self, servers: Mapping[str, float]) -> Health:
+        """Return the health while servers are not reached: unknown, unless it is a no.
 
         Arguments:
             servers: by name, the seconds since the first fault.
@@ -109,20 +109,20 @@ class Verdict(NamedTuple):
         why = f"{name}{more} {has} not been reached for {roughly(seconds)}"
         if seconds < 1.0:
             why = f"{name}{more} {'do' if more else 'does'} not answer"
-        return Verdict(None, why, self.is_old)
+        return Health(None, why, self.is_old)
 
-    def while_held(self, why: str | None) -> Verdict:
-        """Return the verdict while something else hides the present: unknown, unless it is a no.
+    def while_held(self, why: str | None) -> Health:
+        """Return the health while something else hides the present: unknown, unless it is a no.
 
         Arguments:
             why: nobody knows, None: the present is known.
         """
-        return self if why is None or self.keeps_up is False else Verdict(None, why, self.is_old)
+        return self if why is None or self.keeps_up is False else Health(None, why, self.is_old)
 
 
-def judge(
+def assess(
     spans: Sequence[Findings], now: float, limit: float | None = None, error: str | None = None
-) -> Verdict:
+) -> Health:
     """Say whether a job keeps up with its garbage, and why not.
 
     It does not if its slices have no result, or if its garbage is older than the limit or keeps
@@ -142,12 +142,12 @@ def judge(
     spans = [each for each in spans if each.counts]
     barren = _barren(spans, now, error) or _faulty(spans, error)
     if barren is not None:
-        return Verdict(False, barren)
+        return Health(False, barren)
     looks = _unbroken([each for each in spans if each.performed])
     if not looks:
-        return Verdict(None, "no slice has been performed")
+        return Health(None, "no slice has been performed")
     if now - looks[-1].at > STALE_SECONDS:
-        return Verdict(None, f"no slice has been performed for {roughly(now - looks[-1].at)}")
+        return Health(None, f"no slice has been performed for {roughly(now - looks[-1].at)}")
     ages = [(each.at, each.oldest_seconds) for each in looks if each.oldest_seconds is not None]
     most = AGE_LIMIT if limit is None else limit
     before = _last_age(spans)
@@ -156,7 +156,7 @@ def judge(
         at, age = before
         if age > most:
             old = f"oldest garbage {roughly(age)} old, limit {roughly(most)}"
-            return Verdict(None, f"{old}, when it was last seen, {roughly(now - at)} ago", True)
+            return Health(None, f"{old}, when it was last seen, {roughly(now - at)} ago", True)
         ages = []
     lasted = looks[-1].at - looks[0].at
     if ages:
@@ -165,7 +165,7 @@ def judge(
     said = f"oldest garbage {roughly(ages[-1][1])} old, limit {roughly(most)}" if is_old else ""
     if lasted < HISTORY_SECONDS:
         history = f"{roughly(lasted)} of history"
-        return Verdict(None, f"{history}; {said}" if said else history, is_old)
+        return Health(None, f"{history}; {said}" if said else history, is_old)
     if not ages:
         return _by_slices(looks)
     return _by_age(looks, ages, limit, said)
@@ -269,19 +269,19 @@ def _slices(looks: Sequence[Findings]) -> tuple[int, int]:
     return slices, sum(each.full or 0 for each in known)
 
 
-def _by_slices(looks: Sequence[Findings]) -> Verdict:
+def _by_slices(looks: Sequence[Findings]) -> Health:
     """Judge a job that never reports an age by its share of full slices."""
     slices, full = _slices(looks)
     if slices < FEWEST_SLICES:
-        return Verdict(None, "it does not say how old its garbage is")
+        return Health(None, "it does not say how old its garbage is")
     if full < FULL_SHARE * slices:
-        return Verdict(True)
-    return Verdict(False, f"{full:,} of {slices:,} slices were full")
+        return Health(True)
+    return Health(False, f"{full:,} of {slices:,} slices were full")
 
 
 def _by_age(
     looks: Sequence[Findings], ages: Sequence[tuple[float, float]], limit: float | None, said: str
-) -> Verdict:
+) -> Health:
     newest, age = ages[-1]
     trend = [each for each in ages if newest - each[0] <= TREND_SECONDS]
     if newest - trend[0][0] < HISTORY_SECONDS:
@@ -290,15 +290,15 @@ def _by_age(
     is_old = bool(said)
     if grows > _FASTEST_GROWTH and (is_old or (limit is None and age > OLD_SECONDS)):
         more = f"; {said}" if said else f", now {roughly(age)}"
-        return Verdict(False, f"garbage grows older by {grows:.2g} s a second{more}", is_old)
+        return Health(False, f"garbage grows older by {grows:.2g} s a second{more}", is_old)
     if is_old:
         most = AGE_LIMIT if limit is None else limit
         recent = [each for at, each in ages if newest - at <= HISTORY_SECONDS]
         if sum(recent) / len(recent) <= most:
-            return Verdict(None, f"{said}, but only just now", is_old)
+            return Health(None, f"{said}, but only just now", is_old)
         if grows < 0.0 and (age - most) / -grows <= REACH_SECONDS:
-            return Verdict(None, f"it catches up: {said}", is_old)
-        return Verdict(False, said, is_old)
+            return Health(None, f"it catches up: {said}", is_old)
+        return Health(False, said, is_old)
     slices, full = _slices(looks)
     are_full = slices >= FEWEST_SLICES and full >= FULL_SHARE * slices
     # A backlog that is being drained grows younger, one that is lost grows older.
@@ -306,8 +306,8 @@ def _by_age(
         why = (
             f"{full:,} of {slices:,} slices were full, and garbage grows older, now {roughly(age)}"
         )
-        return Verdict(False, why)
-    return Verdict(True)
+        return Health(False, why)
+    return Health(True)
 
 
 def roughly(seconds: float) -> str:
@@ -394,13 +394,13 @@ class Tally:
             for name, (count, at) in self._errors.items()
         }
 
-    def verdict(self, now: float, lag: float | None = None) -> Verdict:
+    def health(self, now: float, lag: float | None = None) -> Health:
         """Say whether the job keeps up, and why not.
 
         Arguments:
             lag: the lag target in seconds, None: no target.
         """
-        return judge(self._spans, now, lag, self._last)
+        return assess(self._spans, now, lag, self._last)
 
     def _span(self, now: float) -> tuple[Findings, bool]:
         if self._spans and 0.0 <= now - self._spans[-1].at < _SPAN_SECONDS:
@@ -425,7 +425,7 @@ class Server(tuple[Hashable, ...]):
         return None
 
     def confirm(self, slice: Slice) -> None:
-        """Raise an error if the server may hold the items that it did not find; see `Twin`."""
+        """Raise an error if the server may hold the items that it did not find; see `JobClient`."""
 
 
 class Servers(Server):

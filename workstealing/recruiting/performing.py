@@ -11,7 +11,7 @@ from workstealing.errors import OutOfTime, Skipped, blamed, is_abort, is_connect
 from workstealing.recruiting.adaptive import Adaptive, Traffic
 from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
-from workstealing.recruiting.health import RaisedError, Server, Verdict
+from workstealing.recruiting.health import Health, RaisedError, Server
 from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.lottery import Installed
 from workstealing.recruiting.slice import FLIGHT, Outcome, Report, Run, Slice, seconds_for, spoken
@@ -94,18 +94,18 @@ class Performer:
         with self._lock:
             return installed.outcomes.copy(), installed.items, installed.spent
 
-    def verdict(self, installed: Installed) -> Verdict:
+    def health(self, installed: Installed) -> Health:
         """Say whether a job keeps up, by its last slices, and why not."""
         if installed.paused:
-            return Verdict(None, "it is paused")
+            return Health(None, "it is paused")
         if self._is_spent(installed):
-            return Verdict(None, "its daily cap is spent, so it rests until the next day")
+            return Health(None, "its daily cap is spent, so it rests until the next day")
         given = installed.given
         lag = given.lag if isinstance(given, Adaptive) else None
         now = self._clock.monotonic()
         with self._lock:
-            verdict = installed.tally.verdict(now, lag)
-        return verdict.without(installed.breaker.unreached(now))
+            health = installed.tally.health(now, lag)
+        return health.without(installed.breaker.unreached(now))
 
     def errors(self, installed: Installed) -> dict[str, RaisedError]:
         """Return the errors of a job's slices by class."""
@@ -190,9 +190,9 @@ class Performer:
 
         A slice that failed or was too short has a line of its own instead.
         """
-        verdict = self.verdict(installed)
-        if verdict.keeps_up is False:
-            self._faults.warn(f"job {installed.name!r} does not keep up", verdict.why)
+        health = self.health(installed)
+        if health.keeps_up is False:
+            self._faults.warn(f"job {installed.name!r} does not keep up", health.why)
 
     def _lengthen(self, installed: Installed, slice: Slice, outcome: Outcome, now: float) -> bool:
         """Adapt the next slice's length; say whether the longest slice was too short."""
@@ -270,7 +270,7 @@ class Performer:
         items: int,
         now: float,
     ) -> bool:
-        """Take in a slice's report; say whether it is time for a verdict."""
+        """Take in a slice's report; say whether it is time to assess the job."""
         if outcome is Outcome.SKIPPED:
             self._spend(installed, 0)
             return False

@@ -434,10 +434,10 @@ class Recruiter(Enlisting):
 
     def _job_stats(self, installed: Installed) -> JobStats:
         outcomes, items, seconds = self._performer.figures(installed)
-        verdict = self._performer.verdict(installed)
+        health = self._performer.health(installed)
         is_dry = bool(installed.job.dry_run)
         if is_dry:
-            verdict = verdict.of_dry_run()
+            health = health.of_dry_run()
         now = self._clock.monotonic()
         return {
             "rate": installed.rate,
@@ -456,8 +456,8 @@ class Recruiter(Enlisting):
             "paused": installed.paused,
             "adaptive": installed.controller is not None,
             "lag": installed.given.lag if isinstance(installed.given, Adaptive) else None,
-            "keeps_up": verdict.keeps_up,
-            "why": verdict.why,
+            "keeps_up": health.keeps_up,
+            "why": health.why,
             "errors": self._performer.errors(installed),
             "running_seconds": _running_seconds(installed.name),
             "breaker_seconds": installed.breaker.open_seconds(now),

@@ -13,8 +13,8 @@ from workstealing.spark.counting import Counts
 from workstealing.spark.making import ClientSettings
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, OneAttempt
+from workstealing.store.job_client import JobClient, job_client_of
 from workstealing.store.keys import require_one_slot
-from workstealing.store.twin import Twin, twin_of
 
 KEEP_SECONDS = 7 * 24 * 3600
 ENOUGH = 1_000
@@ -67,7 +67,7 @@ class RecruitCounters(Gathering[Counts]):
         self._jobs: dict[str, str] = {}
         super()._start_from_zero()
         self.is_quiet = True
-        self._twin: Twin | None = None
+        self._job_client: JobClient | None = None
 
     def _new_batch(self) -> Counts:
         return Counts(self._jobs)
@@ -151,14 +151,14 @@ class RecruitCounters(Gathering[Counts]):
         Raises: UnsentError if it certainly has not arrived; a connection fault if that is unknown.
         """
         try:
-            if self._twin is None:
-                self._twin = twin_of(self._settings.connected())
-            twin = self._twin
-            node = twin.node_of(require_one_slot((self._key,)))
+            if self._job_client is None:
+                self._job_client = job_client_of(self._settings.connected())
+            job_client = self._job_client
+            node = job_client.node_of(require_one_slot((self._key,)))
         except Exception as error:
             raise UnsentError(error) from error
         budget = Budget(_SEND_SECONDS, _WAIT_SECONDS)
-        with twin.connection(node) as connection:
+        with job_client.connection(node) as connection:
             _greet(connection, budget)
             adds: list[Command] = [
                 ("HINCRBY", self._key, field, count)
@@ -177,8 +177,8 @@ class RecruitCounters(Gathering[Counts]):
             _require_applied(replies)
 
     def _release(self) -> None:
-        if self._twin is not None:
-            self._twin.close()
+        if self._job_client is not None:
+            self._job_client.close()
 
 
 def _greet(connection: OneAttempt, budget: Budget) -> None:

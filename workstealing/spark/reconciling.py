@@ -307,7 +307,7 @@ def _look(recipe: Recipe) -> _FirstFindings:
         budget = Budget(60.0, PATIENCE_SECONDS)
         require_layout(tracked, budget)
         return _FirstFindings(
-            generations(tracked.twin, tracked.names, range(tracked.names.sub_sets), budget),
+            generations(tracked.job_client, tracked.names, range(tracked.names.sub_sets), budget),
             tracked.source is not None,
         )
     except Exception as error:
@@ -337,7 +337,7 @@ def _applied(
     schema = pa.schema({**kinds, "error": pa.string()})
     tracked = recipe.made(TrackedSet)
     for table in whole_sub_sets(batches):
-        found = difference(table, lambda numbers: scan(tracked.twin, tracked.names, numbers))
+        found = difference(table, lambda numbers: scan(tracked.job_client, tracked.names, numbers))
         different = Settled(
             sum(len(missing) for _, _, missing in found.steps),
             sum(len(stale) for _, stale, _ in found.steps),

@@ -1,4 +1,4 @@
-"""How this package talks to Redis: clients, their one-attempt twins, attempts and operations."""
+"""How this package talks to Redis: clients, their job clients, attempts and operations."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from redis.exceptions import DataError, ResponseError, TimeoutError
 from workstealing.errors import WorkStealingError, is_pool_full
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, spelled
-from workstealing.store.twin import Node, Twin
+from workstealing.store.job_client import JobClient, Node
 
 # The time-out where the application's client has none; and how long a cancelled caller waits.
 PATIENCE_SECONDS = 1.0
@@ -35,28 +35,30 @@ def leaves_open(error: BaseException) -> bool:
     return not (isinstance(error, (*_CERTAIN, TimeoutError)) or is_pool_full(error))
 
 
-def send_aside(twin: Twin, node: Node, commands: Sequence[Command]) -> list[Any]:
+def send_aside(job_client: JobClient, node: Node, commands: Sequence[Command]) -> list[Any]:
     """Send commands to a node; return the replies, errors in their places.
 
     Arguments:
-        twin: of the application's client, whose time-out bounds it.
+        job_client: of the application's client, whose time-out bounds it.
 
     Raises: connection faults; OutOfTime. One round trip, and those of a new connection.
     """
-    seconds = _patience(twin, node)
-    connection = twin.made_for(node)
+    seconds = _patience(job_client, node)
+    connection = job_client.made_for(node)
     try:
         return connection.call_each(commands, Budget.whole(seconds))
     finally:
         connection.disconnect()
 
 
-async def send_aside_async(twin: Twin, node: Node, commands: Sequence[Command]) -> list[Any]:
+async def send_aside_async(
+    job_client: JobClient, node: Node, commands: Sequence[Command]
+) -> list[Any]:
     """Send commands to a node on an asyncio connection; see `send_aside`."""
-    kind, options = twin.settings_of(node)
+    kind, options = job_client.settings_of(node)
     connection = kind(**options)
     try:
-        async with asyncio.timeout(_patience(twin, node)):
+        async with asyncio.timeout(_patience(job_client, node)):
             await connection.connect()
             for each in commands:
                 await connection.send_command(*spelled(each))
@@ -72,8 +74,8 @@ async def _reply(connection: Any) -> Any:
         return error
 
 
-def _patience(twin: Twin, node: Node) -> float:
-    return float(twin.settings_of(node)[1].get("socket_timeout") or PATIENCE_SECONDS)
+def _patience(job_client: JobClient, node: Node) -> float:
+    return float(job_client.settings_of(node)[1].get("socket_timeout") or PATIENCE_SECONDS)
 
 
 async def finish(work: Coroutine[Any, Any, Any], interruption: BaseException | None) -> bool:

@@ -17,8 +17,8 @@ from workstealing.errors import Aborted, OutOfTime, SpentAttemptError, WorkSteal
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, OneAttempt, checked
+from workstealing.store.job_client import job_client_of
 from workstealing.store.keys import require_one_slot, to_bytes
-from workstealing.store.twin import twin_of
 
 
 class Attempt:
@@ -137,7 +137,7 @@ def attempt(
     """Make one attempt on keys of one hash slot: WATCH, read, MULTI, EXEC, once.
 
     Arguments:
-        client: any client of redis-py, or its `Twin`.
+        client: any client of redis-py, or its `JobClient`.
         keys: keys that every relevant writer certainly modifies.
         slice: its deadline bounds the whole attempt, and it counts the commands. Without a slice
             each wait is bounded by 50 ms.
@@ -151,11 +151,11 @@ def attempt(
             (value,) = a.read(("GET", "{u1}:a"))
             a.commit(("SET", "{u1}:b", value))
     """
-    twin = twin_of(client)
+    job_client = job_client_of(client)
     raw = tuple(to_bytes(key) for key in keys)
-    slot = require_one_slot(raw if twin.is_cluster or not in_any_slot else raw[:1])
+    slot = require_one_slot(raw if job_client.is_cluster or not in_any_slot else raw[:1])
     budget = Budget(None if slice is None else slice.remaining())
-    with twin.connection(twin.node_of(slot)) as connection:
+    with job_client.connection(job_client.node_of(slot)) as connection:
         current = Attempt(connection, raw, budget, slice)
         try:
             yield current

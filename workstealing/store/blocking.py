@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from workstealing.errors import Moved, OutOfTime, Unmapped, is_connection_fault
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, spelled
-from workstealing.store.twin import Twin
+from workstealing.store.job_client import JobClient
 
 # How much longer than the block the connection waits for the reply.
 MARGIN_SECONDS = 5.0
@@ -27,7 +27,7 @@ def block_ms(seconds: float) -> int:
 
 
 def ask(  # noqa: PLR0917 - as the fields of `Wait`
-    twin: Twin,
+    job_client: JobClient,
     slot: int,
     command: Command,
     seconds: float,
@@ -37,7 +37,7 @@ def ask(  # noqa: PLR0917 - as the fields of `Wait`
     """Send a command that blocks for at most so many seconds, on a connection of its own.
 
     Arguments:
-        twin: of the application's client.
+        job_client: of the application's client.
         slot: whose node is asked.
         command: its keys share that slot.
         look: see `Wait`.
@@ -50,7 +50,7 @@ def ask(  # noqa: PLR0917 - as the fields of `Wait`
     failed: list[Exception] = []
     try:
         limit = seconds + MARGIN_SECONDS
-        with twin.connection(twin.node_of(slot)) as connection:
+        with job_client.connection(job_client.node_of(slot)) as connection:
             budget = Budget.whole(limit)
             if look is None or _is_fake(connection):
                 (reply,) = connection.call([_within(command, seconds, look, pause)], budget)
@@ -118,11 +118,11 @@ class AsyncAsker:
     """Connections on which coroutines wait: one connection for each coroutine that waits.
 
     Arguments:
-        twin: knows the client's settings and the cluster's nodes.
+        job_client: knows the client's settings and the cluster's nodes.
     """
 
-    def __init__(self, twin: Twin) -> None:
-        self._twin = twin
+    def __init__(self, job_client: JobClient) -> None:
+        self._job_client = job_client
         self._idle: list[tuple[Any, Any, Any]] = []
 
     async def ask(
@@ -138,7 +138,7 @@ class AsyncAsker:
         connection = None
         failed: list[Exception] = []
         try:
-            node = self._twin.node_of(slot)
+            node = self._job_client.node_of(slot)
             connection = self._take(loop, node)
             limit = seconds + MARGIN_SECONDS
             async with asyncio.timeout(limit if look is None else MARGIN_SECONDS):
@@ -168,7 +168,7 @@ class AsyncAsker:
             its_loop, its_node, connection = self._idle.pop()
             if its_loop is loop and its_node == node:
                 return connection
-        kind, options = self._twin.settings_of(node)
+        kind, options = self._job_client.settings_of(node)
         return kind(**{**options, "socket_timeout": None})
 
     async def _drop(self, connection: Any) -> None:

@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 
 from workstealing.errors import ConfigurationError, CrossSlotError
 from workstealing.store.client import checked_url, connect, connect_async
-from workstealing.store.keys import SLOTS, key_slot, to_bytes
-from workstealing.store.twin import (
+from workstealing.store.job_client import (
     AsyncClient,
     BlockingClient,
     ClientT,
     is_async,
     is_cluster,
-    twin_of,
+    job_client_of,
 )
+from workstealing.store.keys import SLOTS, key_slot, to_bytes
 from workstealing.store.valkey_clients import redis_client
 
 _LONGEST_NAME = 255
@@ -75,7 +75,7 @@ class _EitherFleet(Generic[ClientT]):
                 self._connected(node, options) if isinstance(node, str) else redis_client(node)
             )
             # Checks the client; makes no connection.
-            twin_of(clients[name])
+            job_client_of(clients[name])
             if is_async(clients[name]) is not self._is_async_client:
                 right = "AsyncFleet" if is_async(clients[name]) else "Fleet"
                 raise ConfigurationError(

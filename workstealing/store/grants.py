@@ -19,6 +19,7 @@ from typing import overload as _overload
 from workstealing.errors import ConfigurationError
 from workstealing.store.aside import finish, leaves_open, send_aside, send_aside_async
 from workstealing.store.connection import is_elsewhere, moved_of
+from workstealing.store.job_client import JobClient, Node, job_client_of
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import (
     Asynchronous,
@@ -30,7 +31,6 @@ from workstealing.store.operations import (
     drive_async,
     read_all,
 )
-from workstealing.store.twin import Node, Twin, twin_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -208,7 +208,7 @@ def run_aside(client: Any, steps: Steps[Any]) -> bool:
     Returns: whether they came to their end; if not, it raises nothing.
     """
     try:
-        drive(twin_of(client), steps, _send_aside)
+        drive(job_client_of(client), steps, _send_aside)
     except Exception:  # noqa: BLE001 - the caller's own error says more
         return False
     return True
@@ -218,19 +218,23 @@ async def give_back_async(client: Any, asking: Asking[Any], error: BaseException
     """Give a grant back as `give_back` does, in a task of its own."""
     if not asking.begins_to_end(error):
         return False
-    aside = drive_async(twin_of(client), asking.giving_back(), _send_aside_async)
+    aside = drive_async(job_client_of(client), asking.giving_back(), _send_aside_async)
     return await finish(aside, error)
 
 
-def _send_aside(twin: Twin, step: Any) -> Any:
-    return drive(twin, _aside(twin, step), lambda _, trip: send_aside(twin, *trip))
+def _send_aside(job_client: JobClient, step: Any) -> Any:
+    return drive(
+        job_client, _aside(job_client, step), lambda _, trip: send_aside(job_client, *trip)
+    )
 
 
-def _send_aside_async(twin: Twin, step: Any) -> Awaitable[Any]:
-    return drive_async(twin, _aside(twin, step), lambda _, trip: send_aside_async(twin, *trip))
+def _send_aside_async(job_client: JobClient, step: Any) -> Awaitable[Any]:
+    return drive_async(
+        job_client, _aside(job_client, step), lambda _, trip: send_aside_async(job_client, *trip)
+    )
 
 
-def _aside(twin: Twin, step: Any) -> Steps[Any]:
+def _aside(job_client: JobClient, step: Any) -> Steps[Any]:
     """Send the operations of a step, each to the node of its key; return the step's reply.
 
     A slot that has moved is followed once.
@@ -243,7 +247,7 @@ def _aside(twin: Twin, step: Any) -> Steps[Any]:
         by_node: dict[Node, list[int]] = {}
         for place in left:
             slot = key_slot(to_bytes(operations[place].keys[0]))
-            by_node.setdefault(twin.node_of(slot), []).append(place)
+            by_node.setdefault(job_client.node_of(slot), []).append(place)
         left = []
         for node, places in by_node.items():
             found = yield node, [operations[place].by_text() for place in places]
@@ -253,7 +257,7 @@ def _aside(twin: Twin, step: Any) -> Steps[Any]:
                     left.append(place)
             moved = moved_of(found)
             if moved is not None:
-                twin.note_moved(node, moved)
+                job_client.note_moved(node, moved)
         if not left:
             break
     results = read_all(operations, replies)

@@ -71,7 +71,7 @@ class BoundedSocket:
 
 
 class Tls:
-    """A TLS context, shared by a twin's connections, because making one takes longer than a slice.
+    """A TLS context that a job client's connections share: making one takes longer than a slice.
 
     Fields: context; files: the state of the user's files when the context was made from them.
     """

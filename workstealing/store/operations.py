@@ -32,9 +32,9 @@ from redis.exceptions import NoScriptError, ResponseError
 from workstealing.store import uncached
 from workstealing.store.blocking import AsyncAsker, ask
 from workstealing.store.connection import as_layout_error, checked, spelled
+from workstealing.store.job_client import JobClient, is_cluster
 from workstealing.store.once import SentOnce, node_known, once_on_cluster, sending_once
 from workstealing.store.scripts import Script
-from workstealing.store.twin import Twin, is_cluster
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -440,12 +440,12 @@ def read_all(operations: Sequence[Operation], replies: Sequence[Any]) -> list[An
 
 
 class Blocking:
-    """The form of a class whose operations are run at once. It has a `client` and a `twin`."""
+    """The form of a class whose operations run at once. It has a `client` and a `job_client`."""
 
     # redis-py's own name for it: its command classes are typed by it.
     _is_async_client: Literal[False] = False
     client: Any
-    twin: Twin
+    job_client: JobClient
 
     def _run(self, steps: Steps[T]) -> T:
         return drive(self.client, steps)
@@ -463,20 +463,20 @@ class BlockingWaiting(Blocking):
     def _wait(self, step: Wait) -> Any:
         look = step.look
         if look is None:
-            return ask(self.twin, step.slot, step.command, step.seconds)
+            return ask(self.job_client, step.slot, step.command, step.seconds)
 
         def looked() -> float:
             return drive(self.client, look())
 
-        return ask(self.twin, step.slot, step.command, step.seconds, looked, step.pause)
+        return ask(self.job_client, step.slot, step.command, step.seconds, looked, step.pause)
 
 
 class Asynchronous:
-    """The form of a class whose operations are awaited. It has a `client` and a `twin`."""
+    """The form of a class whose operations are awaited. It has a `client` and a `job_client`."""
 
     _is_async_client: Literal[True] = True
     client: Any
-    twin: Twin
+    job_client: JobClient
 
     async def _run(self, steps: Steps[T]) -> T:
         return await drive_async(self.client, steps)
@@ -503,7 +503,7 @@ class AsynchronousWaiting(Asynchronous):
 
     @functools.cached_property
     def _asker(self) -> AsyncAsker:
-        return AsyncAsker(self.twin)
+        return AsyncAsker(self.job_client)
 
     async def aclose(self) -> None:
         """Close the connections on which calls have waited."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workstealing.store.connection import spelled
-from workstealing.store.twin import is_cluster
+from workstealing.store.job_client import is_cluster
 
 
 def keeps_replies(client: Any) -> bool:

@@ -21,9 +21,9 @@ from workstealing.errors import LayoutError, Moved, is_connection_fault
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked, is_elsewhere
+from workstealing.store.job_client import JobClient, Node
 from workstealing.store.keys import SLOTS, require_one_slot, to_bytes
 from workstealing.store.operations import Operation, Steps, drive
-from workstealing.store.twin import Node, Twin
 from workstealing.structures.layout import scored
 from workstealing.structures.namespace import (
     Layout,
@@ -85,10 +85,10 @@ class DueLook:
 
 
 class DueIndex:
-    """Looks into the due index of one namespace, through a twin's one-attempt connections.
+    """Looks into the due index of one namespace, through a job client's one-attempt connections.
 
     Arguments:
-        twin: of the namespace.
+        job_client: of the namespace.
         names: of the namespace.
         clock_shift_ms: for tests.
         random: returns a float in [0, 1).
@@ -98,7 +98,7 @@ class DueIndex:
 
     def __init__(
         self,
-        twin: Twin,
+        job_client: JobClient,
         names: Names,
         clock_shift_ms: int,
         random: Callable[[], float],
@@ -106,7 +106,7 @@ class DueIndex:
         *,
         on_loss: Callable[[], None] = lambda: None,
     ) -> None:
-        self.twin = twin
+        self.job_client = job_client
         self.names = names
         self._shift_ms = clock_shift_ms
         self._random = random
@@ -189,7 +189,9 @@ class DueIndex:
         until = until_ms if overdue and until_ms is not None else self._about_now(overdue=overdue)
         counted = () if until is None else (("ZCOUNT", self.names.due(shards[0]), "-inf", until),)
         with self._avoiding(node):
-            replies, moved = self.twin.call_each(node, [("TIME",), *commands, *counted], budget)
+            replies, moved = self.job_client.call_each(
+                node, [("TIME",), *commands, *counted], budget
+            )
         clock, *replies = replies
         size = replies.pop() if counted else None
         now = self.time_ms(clock)
@@ -259,21 +261,21 @@ class DueIndex:
     def shards_by_node(self, layout: Layout, budget: Budget) -> dict[Node, list[int]]:
         """Read the registry again; return all index shards in use, by node."""
         if not layout.registers_shards:
-            return {self.twin.nodes()[0]: list(range(layout.index_shards))}
+            return {self.job_client.nodes()[0]: list(range(layout.index_shards))}
         self._registry_read = None
         shards: dict[Node, list[int]] = {}
         for shard in self._refreshed_registry(budget):
-            shards.setdefault(self.twin.node_of(shard), []).append(shard)
+            shards.setdefault(self.job_client.node_of(shard), []).append(shard)
         return shards
 
     def drive(self, steps: Steps[T], budget: Budget) -> T:
-        """Run a generator of commands and operations through the twin and return what it returns.
+        """Run a generator of commands and operations through the job client; return its result.
 
         Arguments:
             steps: plain commands on one key, and operations, whose scripts are sent as text.
             budget: the time for all of them.
 
-        Raises: LayoutError if a script refuses foreign data; the twin's errors, unless the
+        Raises: LayoutError if a script refuses foreign data; the job client's errors, unless the
         generator handles them.
         """
         return drive(budget, steps, self._send)
@@ -295,7 +297,7 @@ class DueIndex:
 
     def _call(self, node: Node, commands: Sequence[Command], budget: Budget) -> list[Any]:
         with self._avoiding(node):
-            return self.twin.call(node, commands, budget)
+            return self.job_client.call(node, commands, budget)
 
     @contextmanager
     def _avoiding(self, node: Node) -> Iterator[None]:
@@ -303,12 +305,12 @@ class DueIndex:
         try:
             yield
         except Exception as error:
-            if self.twin.is_cluster and is_connection_fault(error):
+            if self.job_client.is_cluster and is_connection_fault(error):
                 self._avoided[node] = self._clock.monotonic() + AVOID_SECONDS
             raise
 
     def _node_of_key(self, key: bytes) -> Node:
-        return self.twin.node_of(require_one_slot((to_bytes(key),)))
+        return self.job_client.node_of(require_one_slot((to_bytes(key),)))
 
     def _is_avoided(self, node: Node) -> bool:
         until = self._avoided.get(node)
@@ -325,16 +327,16 @@ class DueIndex:
         if not layout.registers_shards:
             every = list(range(layout.index_shards))
             self.shuffle(every)
-            return self.twin.nodes()[0], every
+            return self.job_client.nodes()[0], every
         registered = self._refreshed_registry(budget)
         node, shards = self._draw(registered)
         if not shards:
             # If no index shard is registered, an unregistered one may still hold keys.
-            node = self.twin.node_of(self._below(SLOTS))
+            node = self.job_client.node_of(self._below(SLOTS))
         for _ in range(UNREGISTERED_A_LOOK):
             shard = self._below(layout.index_shards)
             is_new = shard not in self._known and shard not in shards
-            if is_new and self.twin.node_of(shard) == node:
+            if is_new and self.job_client.node_of(shard) == node:
                 shards.append(shard)
         self.shuffle(shards)
         return node, shards
@@ -352,7 +354,7 @@ class DueIndex:
             return None, []
         for _ in range(AVOIDING_DRAWS):
             begin = self._below(size)
-            node = self.twin.node_of(registered[begin])
+            node = self.job_client.node_of(registered[begin])
             if not (self._avoided and self._is_avoided(node)):
                 break
         shards = [registered[begin]]
@@ -365,7 +367,7 @@ class DueIndex:
             way, steps = sides[0]
             sides[0] = (way, steps + 1)
             shard = registered[(begin + way * (steps + 1)) % size]
-            if self.twin.node_of(shard) == node:
+            if self.job_client.node_of(shard) == node:
                 shards.append(shard)
             else:
                 sides.rotate()

@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import Any, ClassVar, Generic, Self
 
 from workstealing.errors import ConfigurationError
+from workstealing.store.job_client import ClientT, JobClient, job_client_for
 from workstealing.store.keys import SLOT_TAGS, SLOTS, key_slot
 from workstealing.store.operations import Steps, command
-from workstealing.store.twin import ClientT, Twin, twin_for
 from workstealing.store.valkey_clients import redis_client
 from workstealing.structures import layout as layouts
 from workstealing.structures.layout import Kind, Versioned, only_readable
@@ -165,15 +165,15 @@ class Names:
         """Return the key of an index shard's layout mark."""
         return b"{" + SLOT_TAGS[shard] + self._mark_end
 
-    def on_each_primary(self, twin: Twin) -> list[bytes]:
+    def on_each_primary(self, job_client: JobClient) -> list[bytes]:
         """Return one key in a slot of each primary; the layout's key for the primary that has it.
 
         A cluster's client must have read its map. Raises: Unmapped if it has not. No round trip.
         """
-        if not twin.is_cluster:
+        if not job_client.is_cluster:
             return [self.layout]
-        own = twin.node_of(key_slot(self.layout))
-        places = twin.a_slot_of_each()
+        own = job_client.node_of(key_slot(self.layout))
+        places = job_client.a_slot_of_each()
         return [self.layout, *(self.mark(slot) for node, slot in places.items() if node != own)]
 
     def carried(self, shard: int) -> bytes:
@@ -284,7 +284,7 @@ class Namespaced(Generic[ClientT]):
     def __init__(self, client: ClientT, namespace: str, allow_eviction: Collection[str]) -> None:
         self._policies = layouts.checked_policies(allow_eviction)
         # Checks the client; makes no connection.
-        self.twin: Twin = twin_for(self, client)
+        self.job_client: JobClient = job_client_for(self, client)
         self.client: Any = redis_client(client)
         self.namespace = namespace
         self.name = namespace

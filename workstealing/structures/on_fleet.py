@@ -17,10 +17,10 @@ from redis.exceptions import RedisError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.fleet import AnyFleet
+from workstealing.store.job_client import wrong_form
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import drive, drive_async, send_step, send_step_async
 from workstealing.store.pipeline import checked_results
-from workstealing.store.twin import wrong_form
 from workstealing.structures.carrying import carry, raise_fence
 from workstealing.structures.namespace import INDEX_SHARDS_OF_A_SERVER
 
@@ -150,14 +150,14 @@ class OnFleet:
         return self._on_nodes
 
     if TYPE_CHECKING:
-        twin: Any
+        job_client: Any
         translator: Any
         layout: Any
     else:
 
         @property
-        def twin(self) -> Any:
-            """No twin: each node has its own. Raises: ConfigurationError."""
+        def job_client(self) -> Any:
+            """No job client: each node has its own. Raises: ConfigurationError."""
             raise self._divided()
 
         @property

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from workstealing.clock import Duration, seconds_of
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
+from workstealing.store.job_client import JobClient, Node
 from workstealing.store.keys import require_one_slot, to_bytes
 from workstealing.store.operations import Operation, Steps, command, drive
-from workstealing.store.twin import Node, Twin
 from workstealing.structures.access import Access
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class DeadLetters(abc.ABC):
 
 _INNER = {
     *("access", "asking", "clock_shift_ms", "core", "fleet_form", "layout", "monotonic", "names"),
-    *("note", "notify", "on_keys", "other_names", "receipts", "script", "translator", "twin"),
+    *("note", "notify", "on_keys", "other_names", "receipts", "script", "translator", "job_client"),
     *("entries_in", "expected_blocks", "has_lost", "keys", "known", "ttl_ms", "withdrawal"),
 }
 
@@ -101,8 +101,8 @@ class Structure:
     """The base of all structures: a subclass answers the questions that it can.
 
     Attributes: namespace: of the keys that it keeps beside others, empty without one; client: None
-    if its store is no Redis; twin: of its client; fleet: the one on a node of which it lies, None
-    without a fleet.
+    if its store is no Redis; job_client: of its client; fleet: the one on a node of which it lies,
+    None without a fleet.
     """
 
     kind: ClassVar[str]
@@ -115,7 +115,7 @@ class Structure:
     """The names of its operations elsewhere, in small letters, and the names here."""
     namespace: str = ""
     client: Any = None
-    twin: Twin
+    job_client: JobClient
     fleet: Any = None
 
     def __dir__(self) -> list[str]:
@@ -159,21 +159,21 @@ class Structure:
         Raises: ConfigurationError for another length; LayoutError; OutOfTime; connection faults;
         the steps' own errors. Replies come as bytes.
         """
-        return inspect_steps(self.twin, steps, seconds_of(seconds, "seconds"))
+        return inspect_steps(self.job_client, steps, seconds_of(seconds, "seconds"))
 
 
-def inspect_steps(twin: Twin, steps: Steps[T], seconds: float) -> T:
-    """Run a question's steps on a twin's connections; see `Structure.inspect`."""
+def inspect_steps(job_client: JobClient, steps: Steps[T], seconds: float) -> T:
+    """Run a question's steps on a job client's connections; see `Structure.inspect`."""
     # A person waits for the answer, not a host: one reply may take longer than a job would wait.
     budget = Budget(seconds, timeout=seconds / 2)
 
-    def send(twin: Twin, step: Any) -> Any:
+    def send(job_client: JobClient, step: Any) -> Any:
         several = isinstance(step, list)
         asked = step if several else [step]
-        replies = _ask(twin, [_operation(each) for each in asked], budget)
+        replies = _ask(job_client, [_operation(each) for each in asked], budget)
         return replies if several else replies[0]
 
-    return drive(twin, steps, send)
+    return drive(job_client, steps, send)
 
 
 def _operation(step: Any) -> Operation:
@@ -185,16 +185,18 @@ def _operation(step: Any) -> Operation:
     return command(*step)
 
 
-def _ask(twin: Twin, operations: Sequence[Operation], budget: Budget) -> list[Any]:
+def _ask(job_client: JobClient, operations: Sequence[Operation], budget: Budget) -> list[Any]:
     """Run operations, grouped by node; one round trip to each node."""
     by_node: dict[Node, list[int]] = {}
     for position, operation in enumerate(operations):
         # A single server holds all slots, so a script's keys there may lie in several slots.
-        slot = require_one_slot(tuple(map(to_bytes, operation.keys))) if twin.is_cluster else 0
-        by_node.setdefault(twin.node_of(slot), []).append(position)
+        slot = (
+            require_one_slot(tuple(map(to_bytes, operation.keys))) if job_client.is_cluster else 0
+        )
+        by_node.setdefault(job_client.node_of(slot), []).append(position)
     results: list[Any] = [None] * len(operations)
     for node, positions in by_node.items():
-        replies = twin.call(node, [operations[each].by_text() for each in positions], budget)
+        replies = job_client.call(node, [operations[each].by_text() for each in positions], budget)
         for position, reply in zip(positions, checked(replies), strict=True):
             results[position] = operations[position].read(reply)
     return results

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from workstealing.jobs.leftovers import Garbage, Item, Parts, Removal
 from workstealing.store.connection import Command
+from workstealing.store.job_client import Node
 from workstealing.store.keys import to_bytes
-from workstealing.store.twin import Node
 from workstealing.survey.measuring import NESTED, Measurer, Size, entry_bytes, measuring
 from workstealing.survey.scanning import Reader
 

@@ -24,8 +24,8 @@ from workstealing.jobs.leftovers import (
 )
 from workstealing.jobs.leftovers.judging import Judging, parts_of
 from workstealing.store.connection import Command
+from workstealing.store.job_client import Node
 from workstealing.store.keys import to_bytes
-from workstealing.store.twin import Node
 from workstealing.survey.freeing import Freed, Freeing
 from workstealing.survey.measuring import Measurer
 from workstealing.survey.owners import UNKNOWN
@@ -243,7 +243,7 @@ class Judges:
         lengths: dict[bytes, float],
     ) -> None:
         node, name, one, finding = asked
-        one_slot = self._reader.twin.is_cluster
+        one_slot = self._reader.job_client.is_cluster
         judging = Judging(one.rule, items, self._reader.now(node), one_slot=one_slot)
         verdicts = judging.run(lambda commands, _: self._reader.read(node, commands))
         dead: list[tuple[Item, Garbage, float]] = []
@@ -298,7 +298,7 @@ class Judges:
             items,
             self._reader.now(asked.node),
             lambda commands, _: self._reader.read(asked.node, commands),
-            one_slot=self._reader.twin.is_cluster,
+            one_slot=self._reader.job_client.is_cluster,
         )
 
     def _checked(self, node: Node, commands: Sequence[Command]) -> list[Any]:

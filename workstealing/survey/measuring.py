@@ -26,7 +26,7 @@ from statistics import fmean, variance
 from typing import Any, NamedTuple
 
 from workstealing.store.connection import Command
-from workstealing.store.twin import Node
+from workstealing.store.job_client import Node
 from workstealing.survey.scanning import Reader
 from workstealing.survey.sizing import NORMAL
 

@@ -18,8 +18,8 @@ from redis.exceptions import ResponseError
 from workstealing.errors import ConfigurationError
 from workstealing.store.budget import Budget, Pace
 from workstealing.store.connection import Command
+from workstealing.store.job_client import JobClient, Node
 from workstealing.store.keys import to_bytes
-from workstealing.store.twin import Node, Twin
 from workstealing.structures.access import CONNECTION, OF_A_CLUSTER, Access
 
 OF_SURVEY = Access(
@@ -67,13 +67,13 @@ class Reader:
 
     def __init__(
         self,
-        twin: Twin,
+        job_client: JobClient,
         load: float,
         *,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.twin, self._load = twin, load
+        self.job_client, self._load = job_client, load
         self._sleep, self._monotonic = sleep, monotonic
         self._servers: dict[Node, _ServerState] = {}
         self.seconds, self.commands = 0.0, 0
@@ -211,7 +211,7 @@ class Reader:
 
     def _send(self, node: Node, commands: Sequence[Command]) -> list[Any]:
         # The error of a slot that has moved away stands in its place.
-        replies, _ = self.twin.call_each(node, commands, Budget(None, _TIMEOUT))
+        replies, _ = self.job_client.call_each(node, commands, Budget(None, _TIMEOUT))
         return replies
 
 

@@ -17,8 +17,8 @@ from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import ConfigurationError
 from workstealing.jobs.leftovers import Rule
 from workstealing.store.connection import Command
+from workstealing.store.job_client import Node, job_client_of
 from workstealing.store.keys import to_bytes
-from workstealing.store.twin import Node, twin_of
 from workstealing.survey.families import Families, Family
 from workstealing.survey.garbage import Judges
 from workstealing.survey.measuring import NESTED, SMALL_BYTES, Measurer, measuring
@@ -84,10 +84,10 @@ class Survey:
             raise ConfigurationError(
                 f"a share of {share:g} is out of bounds: expected 0 < share <= 1"
             )
-        # The twin holds no client: it must live as long as the survey.
+        # The job client holds no client: it must live as long as the survey.
         self._client = client
-        self._twin = twin_of(client)
-        self.reader = Reader(self._twin, load, sleep=sleep, monotonic=clock.monotonic)
+        self._job_client = job_client_of(client)
+        self.reader = Reader(self._job_client, load, sleep=sleep, monotonic=clock.monotonic)
         self._share, self._path = share, path
         self._rules = further_rules(rules, self.reader.note)
         self._progress = progress or (lambda _: None)
@@ -107,7 +107,7 @@ class Survey:
             random=self._random,
             rules=self._rules,
         )
-        self.cursors: dict[Node, bytes | None] = dict.fromkeys(self._twin.nodes(), BEGINNING)
+        self.cursors: dict[Node, bytes | None] = dict.fromkeys(self._job_client.nodes(), BEGINNING)
         self.facts: dict[Node, ServerFacts] = {}
         self.seconds = 0.0
         self._no_memory = self._no_idle = self._no_shared = False
@@ -288,7 +288,7 @@ class Survey:
     def _look_at_tags(self, node: Node, keys: Sequence[tuple[bytes, str, float, str]]) -> None:
         """Look whether members of sets that nobody knows name keys, and whether these are there."""
         # On a cluster most of the keys would lie on other nodes.
-        if self._twin.is_cluster:
+        if self._job_client.is_cluster:
             return
         asked: list[tuple[Family, bytes]] = []
         commands: list[Command] = []
@@ -424,7 +424,7 @@ class Survey:
 
     def _epoch(self, node: Node) -> bytes:
         """Return bytes that change when a cluster's slots move; empty without a cluster."""
-        if not self._twin.is_cluster:
+        if not self._job_client.is_cluster:
             return b""
         (reply,) = self.reader.read(node, [("CLUSTER", "INFO")])
         found = None if isinstance(reply, Exception) else _EPOCH.search(to_bytes(reply))
@@ -442,7 +442,7 @@ class Survey:
 
     def _identity(self) -> str:
         """Return a text that tells this database from others, without any credentials."""
-        told = f"{tuple(self._twin.identity)!r}/{self.database}"
+        told = f"{tuple(self._job_client.identity)!r}/{self.database}"
         return hashlib.sha256(told.encode()).hexdigest()[:24]
 
     def finish(self) -> None:

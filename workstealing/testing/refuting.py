@@ -574,9 +574,9 @@ def _stepping_classes() -> tuple[Any, Any]:
             super().__init__(connection_pool=client.connection_pool)
             self.response_callbacks = client.response_callbacks
             self._actor = actor
-            self._twin: Any = None
+            self._job_client: Any = None
             if isinstance(client, redis.Redis) and "Fake" not in type(client).__name__:
-                self._step_twin()
+                self._step_job_client()
 
         def execute_command(self, *args: Any, **options: Any) -> Any:
             inherited: Callable[..., Any] = super().execute_command
@@ -590,15 +590,15 @@ def _stepping_classes() -> tuple[Any, Any]:
             return made
 
         def end(self) -> None:
-            if self._twin is not None:
-                self._twin.close()
+            if self._job_client is not None:
+                self._job_client.close()
 
-        def _step_twin(self) -> None:
-            """Let the connections of jobs, which belong to the client's twin, wait for turns."""
-            from workstealing.store.twin import twin_of
+        def _step_job_client(self) -> None:
+            """Let the connections of jobs, those of the client's job client, wait for turns."""
+            from workstealing.store.job_client import job_client_of
 
-            self._twin = twin = twin_of(self)
-            make = twin._made  # noqa: SLF001 - jobs have no other way to it
+            self._job_client = job_client = job_client_of(self)
+            make = job_client._made  # noqa: SLF001 - jobs have no other way to it
 
             def made(kind: Any, options: Any) -> Any:
                 connection = make(kind, options)
@@ -613,7 +613,7 @@ def _stepping_classes() -> tuple[Any, Any]:
                 vars(connection)["_round_trip"] = stepping
                 return connection
 
-            vars(twin)["_made"] = made
+            vars(job_client)["_made"] = made
 
     return SteppingClient, SteppingPipeline
 

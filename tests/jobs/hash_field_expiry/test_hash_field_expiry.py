@@ -292,8 +292,8 @@ def test_a_backlog_is_counted_while_a_recruit_collects(
     hashes: Any = VolatileHashes(redis7.client(), namespace="looked", backend="emulated")
     hashes.hsetex("h", "f", 1, px=1)
     job = HashFieldExpiry(hashes)
-    twin = hashes.twin
-    real = twin.call
+    job_client = hashes.job_client
+    real = job_client.call
 
     def call(node: Any, commands: Any, budget: Any) -> Any:
         if commands[0][0] != "ZCOUNT":
@@ -303,7 +303,7 @@ def test_a_backlog_is_counted_while_a_recruit_collects(
         return replies + real(node, commands[1:], budget)
 
     wait_until(lambda: job.backlog().count == 1, "the field to expire")
-    monkeypatch.setattr(type(twin), "call", lambda _, *args: call(*args))
+    monkeypatch.setattr(type(job_client), "call", lambda _, *args: call(*args))
     assert job.backlog().count == 0
 
 

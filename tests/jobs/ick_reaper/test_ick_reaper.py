@@ -430,7 +430,7 @@ class TestTheJob:
     def test_its_name_and_dependency(self, ick: Ick) -> None:
         assert IckReaper(ick, 5).name == "ick_reaper.k"
         assert IckReaper(ick, 5, name="mine").name == "mine"
-        assert IckReaper(ick, 5).dependency == ick.twin.identity
+        assert IckReaper(ick, 5).dependency == ick.job_client.identity
 
     @pytest.mark.parametrize("lease", [0, -1, "5", None, True, float("inf"), float("nan")])
     def test_an_age_that_is_none(self, ick: Ick, lease: Any) -> None:

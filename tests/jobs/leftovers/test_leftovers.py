@@ -434,7 +434,7 @@ def test_a_rule_with_a_script_of_its_own(any_server: AnyServer) -> None:
     ((_, entries),) = client.xreadgroup("mailers", "m", {"orders": ">"}, count=200)
     client.xack("orders", "mailers", *(number for number, _ in entries))
     job = StreamLeftovers(client, "orders", dry_run=False)
-    for _ in range(20 * len(job.twin.nodes())):
+    for _ in range(20 * len(job.job_client.nodes())):
         job.perform(Slice(100, 10.0))
         job.restart()
     assert client.xlen("orders") == 50

@@ -29,7 +29,7 @@ from workstealing.jobs.leftovers.undoing import (
 )
 from workstealing.jobs.tag_set_leftovers import DeadTags
 from workstealing.recruiting import Slice
-from workstealing.store.twin import twin_of
+from workstealing.store.job_client import job_client_of
 
 pytestmark = [pytest.mark.contract, pytest.mark.real]
 
@@ -43,7 +43,7 @@ def removed(client: Any, *rules: Rule) -> None:
     job = Leftovers(client, rules, name="job", dry_run=False, undo=600)
     for _ in range(20):
         for rule in job.rules:
-            for node in job.twin.nodes():
+            for node in job.job_client.nodes():
                 walk = RuleWalk(job, rule, node, Slice(100, 10.0))
                 with contextlib.suppress(Aborted, OutOfTime, TimeoutError):
                     walk.go(KeyShare(), dry_run=False)
@@ -250,7 +250,7 @@ def test_each_score_of_a_server_comes_back(redis7: RedisServer, score: str) -> N
     client = redis7.client()
     client.zadd("pool:z", {"b": 1})
     fields = {"type": "zset", "key": "pool:z", "member": "a", "content": score}
-    client.xadd(SideKeys("job", twin_of(client)).kept(b""), fields)
+    client.xadd(SideKeys("job", job_client_of(client)).kept(b""), fields)
     assert [each.why for each in undo(client, "job")] == ["back"]
     assert client.zscore("pool:z", "a") == float(score)
 

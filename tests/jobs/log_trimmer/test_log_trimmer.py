@@ -480,7 +480,7 @@ def test_a_slice_is_two_round_trips_and_one_attempt(redis7: RedisServer) -> None
             ({"max_bytes": 1}, ["HMGET", *["MEMORY"] * 7, "EVAL"]),
         ):
             door.reset()
-            log.twin.close()
+            log.job_client.close()
             one = Slice(1, 10.0)
             LogTrimmer(log, 1, **bounds).perform(one)
             assert door.names() == commands

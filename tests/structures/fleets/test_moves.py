@@ -392,7 +392,7 @@ def test_a_new_home_that_is_left_alone_holds_up_its_own_keys_only(
     on = Fleet({name: nodes[name] for name in OLD}, previous=nodes)
     after = VolatileHashes(on, "h", backend="emulated")
     job = FleetRebalance(after, None, limit=2, random=lambda: 0.99)
-    alone = frozenset({after.on_nodes["a"].twin.identity})
+    alone = frozenset({after.on_nodes["a"].job_client.identity})
     for _ in range(len(leaving)):
         slice = Slice(2, 10.0)
         slice.held_back = alone

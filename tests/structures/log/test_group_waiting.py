@@ -333,13 +333,13 @@ def test_what_comes_between_the_look_and_the_wait_ends_the_wait(
     waits: list[float] = []
 
     def wait(  # noqa: PLR0917
-        twin: Any, slot: int, command: Any, seconds: float, look: Any, pause: float
+        job_client: Any, slot: int, command: Any, seconds: float, look: Any, pause: float
     ) -> Any:
         waits.append(seconds)
         if len(waits) == 1:
             BETWEEN[what](other)
         # No look comes to the rescue.
-        return ask(twin, slot, command, seconds, look, BLOCK * 2)
+        return ask(job_client, slot, command, seconds, look, BLOCK * 2)
 
     monkeypatch.setattr(operations, "ask", wait)
     started = time.monotonic()

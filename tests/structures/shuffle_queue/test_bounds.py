@@ -12,7 +12,7 @@ from support.servers import RedisServer
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting.slice import Slice
-from workstealing.store.twin import Twin
+from workstealing.store.job_client import JobClient
 from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import MESSAGES_A_SCRIPT
 from workstealing.structures.shuffle_queue.reading import CONSUMERS_KNOWN
@@ -123,14 +123,14 @@ def test_a_reaper_of_any_limit_sets_aside_in_pieces_and_the_dead_go_back_in_piec
         queue.write("tenant", {"n": n})
     assert len(queue.read_many("g", "c", 1000)) == 3 * MESSAGES_A_SCRIPT
     buried: list[int] = []
-    call = Twin.call
+    call = JobClient.call
 
-    def recording(twin: Twin, node: Any, commands: Any, budget: Any) -> list[Any]:
-        replies = call(twin, node, commands, budget)
+    def recording(job_client: JobClient, node: Any, commands: Any, budget: Any) -> list[Any]:
+        replies = call(job_client, node, commands, budget)
         buried.extend(reply[1] for reply in replies if isinstance(reply, list) and len(reply) == 7)
         return replies
 
-    monkeypatch.setattr(Twin, "call", recording)
+    monkeypatch.setattr(JobClient, "call", recording)
     reaper = ShuffleQueueReaper(queue, 1000, lease=0.001, max_attempts=1)
     while sum(buried) < 3 * MESSAGES_A_SCRIPT:
         reaper.perform(Slice(1000, 10.0))

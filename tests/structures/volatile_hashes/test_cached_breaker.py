@@ -25,8 +25,8 @@ from workstealing import Outcome, Recruiter
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.breakers import SERVER_BREAKERS, server_name
 from workstealing.store.fleet import Fleet
+from workstealing.store.job_client import job_client_of
 from workstealing.store.keys import key_slot
-from workstealing.store.twin import twin_of
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.volatile_hashes.cached_results import is_pool_full
 from workstealing.testing import ManualClock, always
@@ -175,7 +175,7 @@ class TestWithJobs:
     def test_a_success_of_either_closes_it(self, redis7: RedisServer, clock: ManualClock) -> None:
         hashes = hashes_on(redis7.port, socket_timeout=5)
         recruiter, square = self.recruiter(hashes, clock), squares(hashes)
-        breaker = twin_of(hashes.client).breaker_of("any")
+        breaker = job_client_of(hashes.client).breaker_of("any")
         square(0)
         breaker.fail(clock.monotonic(), breaker.outage)
         assert recruiter.enlist() is Outcome.SKIPPED
@@ -208,7 +208,7 @@ class TestWhatIsNoFault:
                 assert square(2) == 4
         finally:
             hashes.execute_command = real
-        return twin_of(hashes.client).breaker_of("any").outage
+        return job_client_of(hashes.client).breaker_of("any").outage
 
     @pytest.mark.parametrize(
         "error",
@@ -243,7 +243,7 @@ class TestWhatIsNoFault:
         full = redis.ConnectionError("Too many connections")
         assert is_pool_full(full)
         hashes = hashes_on(redis7.port)
-        breaker = twin_of(hashes.client).breaker_of("any")
+        breaker = job_client_of(hashes.client).breaker_of("any")
         breaker.fail(clock.monotonic(), None)
         assert self.outage_after(hashes, full) is not None
 
@@ -265,7 +265,7 @@ class TestAComputationMeanwhile:
 
             @hashes.cached(ttl=60, key="page", recruiter=Recruiter())
             def page() -> str:
-                breaker = twin_of(hashes.client).breaker_of("page")
+                breaker = job_client_of(hashes.client).breaker_of("page")
                 breaker.fail(clock.monotonic(), breaker.outage)
                 return "made"
 
@@ -299,13 +299,13 @@ class TestServers:
 
     def test_a_cluster_has_one_for_each_node(self, cluster: RedisCluster3) -> None:
         client = cluster.client()
-        twin = twin_of(client)
+        job_client = job_client_of(client)
         names = [f"page:{number}" for number in range(60)]
-        known = {name: twin.breaker_of(name) for name in names}
+        known = {name: job_client.breaker_of(name) for name in names}
         assert len(set(known.values())) == 3
         for name in names:
-            assert twin.breaker_of(name) is known[name]
-            host, port = twin.node_of(key_slot(name.encode()))  # type: ignore[misc]
+            assert job_client.breaker_of(name) is known[name]
+            host, port = job_client.node_of(key_slot(name.encode()))  # type: ignore[misc]
             # As a client of that node alone knows it.
             assert SERVER_BREAKERS.of(("server", (host, port))) is known[name]
         dead, calls = known[names[0]], []

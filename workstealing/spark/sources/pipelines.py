@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 from workstealing.errors import Moved
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, is_elsewhere
+from workstealing.store.job_client import Node, job_client_of
 from workstealing.store.keys import key_slot
-from workstealing.store.twin import Node, twin_of
 
 FIELDS_A_COMMAND = 500
 COMMANDS_A_CALL, BYTES_A_CALL = 256, 4 * 1024 * 1024
@@ -111,7 +111,7 @@ class KeyCalls:
     """
 
     def __init__(self, client: Any, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.twin = twin_of(client)
+        self.job_client = job_client_of(client)
         self._sleep = sleep
 
     def on_node(self, node: Node, commands: Sequence[Command]) -> list[Any]:
@@ -119,7 +119,7 @@ class KeyCalls:
 
         Raises: connection faults. Error replies stand in their places.
         """
-        return self.twin.call(node, commands, Budget(None, TIMEOUT_SECONDS))
+        return self.job_client.call(node, commands, Budget(None, TIMEOUT_SECONDS))
 
     def on_keys(self, groups: Sequence[Group]) -> list[list[Any]]:
         """Send each group to its key's node; return the replies of each group, in this order.
@@ -143,18 +143,18 @@ class KeyCalls:
         self, groups: Sequence[Group], waiting: Sequence[int], results: list[list[Any]]
     ) -> tuple[list[int], Moved | None]:
         by_node: dict[Node, list[int]] = {}
-        if self.twin.is_cluster:
+        if self.job_client.is_cluster:
             for position in waiting:
-                node = self.twin.node_of(key_slot(groups[position][0]))
+                node = self.job_client.node_of(key_slot(groups[position][0]))
                 by_node.setdefault(node, []).append(position)
         elif waiting:
-            by_node[self.twin.nodes()[0]] = list(waiting)
+            by_node[self.job_client.nodes()[0]] = list(waiting)
         again: list[int] = []
         last: Moved | None = None
         for node, positions in by_node.items():
             commands = [command for position in positions for command in groups[position][1]]
             budget = Budget(None, TIMEOUT_SECONDS)
-            replies, moved = self.twin.call_each(node, commands, budget)
+            replies, moved = self.job_client.call_each(node, commands, budget)
             last = moved or last
             at = 0
             for position in positions:

@@ -33,7 +33,7 @@ from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
 from workstealing.spark.sources.redis_reading import PlainRead
 from workstealing.spark.sources.redis_stream import StreamOffset, StreamPlanner, StreamSpans, cut
 from workstealing.spark.sources.redis_writing import PlainWrite, checked_for_writing
-from workstealing.store.twin import Node
+from workstealing.store.job_client import Node
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -69,7 +69,7 @@ class RedisReader(Pushing, DataSourceReader):
         return pushed_of(self._options, self.wanted)
 
     def _nodes(self) -> list[Node]:
-        return self._calls().twin.nodes()
+        return self._calls().job_client.nodes()
 
     def _calls(self) -> KeyCalls:
         return KeyCalls(self._options.client.connected())

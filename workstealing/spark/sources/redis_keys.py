@@ -16,9 +16,9 @@ from workstealing.spark.sources.pushing import ANYTHING, BYTES, TEXT, Column, Wa
 from workstealing.spark.sources.redis_columns import Shape
 from workstealing.spark.sources.redis_options import PARTITIONS, RedisOptions
 from workstealing.store.connection import checked
+from workstealing.store.job_client import Node
 from workstealing.store.keys import is_in_share, key_slot
 from workstealing.store.paging import BEGINNING
-from workstealing.store.twin import Node
 
 KEYS_A_PAGE = 1000
 # A task costs Spark about as long as so many keys cost it.

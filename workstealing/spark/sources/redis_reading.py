@@ -202,8 +202,8 @@ class PlainRead:
         yield Elements(keys, {})
 
     def _strings(self, keys: list[bytes]) -> Iterator[Elements]:
-        twin = self._calls.twin
-        if twin.is_cluster:
+        job_client = self._calls.job_client
+        if job_client.is_cluster:
             values = self._ask([(key, ("GET", key)) for key in keys])
         else:
             # Of another type by now: nil, as of one that is gone.

@@ -18,7 +18,7 @@ from workstealing.spark.sources.pushing import BYTES, NUMBER, TEXT, Column, Push
 from workstealing.structures.tracked_set.sub_sets import find, laid_out_sub_sets, scan
 
 if TYPE_CHECKING:
-    from workstealing.store.twin import Twin
+    from workstealing.store.job_client import JobClient
     from workstealing.structures.tracked_set.layout import TrackedSetNames
 
 
@@ -69,11 +69,11 @@ class TrackedSetOptions:
 
         return TrackedSetNames(self.name, sub_sets)
 
-    def twin(self) -> Twin:
+    def job_client(self) -> JobClient:
         """Return one-attempt connections beside this process's client; no round trip."""
-        from workstealing.store.twin import twin_of
+        from workstealing.store.job_client import job_client_of
 
-        return twin_of(self.client.connected())
+        return job_client_of(self.client.connected())
 
     def require_sub_sets(self, found: int) -> None:
         """Check that no other number of sub-sets was asked for than there is.
@@ -149,7 +149,7 @@ class TrackedSetReader(Pushing, DataSourceReader):
         """
         options = self._options
         names = options.tracked_names(options.sub_sets or 1)
-        found = laid_out_sub_sets(options.twin(), names)
+        found = laid_out_sub_sets(options.job_client(), names)
         if found is None:
             # Read as an empty table, a misspelled name would untrack everything elsewhere.
             raise LayoutError(
@@ -179,9 +179,9 @@ class TrackedSetReader(Pushing, DataSourceReader):
         names = options.tracked_names(partition.of)
         remedy = "give the option ids=binary, for a binary column"
         found = (
-            scan(options.twin(), names, partition.sub_sets)
+            scan(options.job_client(), names, partition.sub_sets)
             if partition.ids is None
-            else find(options.twin(), names, partition.ids)
+            else find(options.job_client(), names, partition.ids)
         )
         for sub_sets, ids in found:
             if ids:

@@ -41,7 +41,7 @@ from workstealing.spark.sources.options import (
 )
 from workstealing.spark.sources.pipelines import Bounded, of_one_command
 from workstealing.spark.sources.pushing import BYTES, TEXT, Column, Pushing, as_key
-from workstealing.store.twin import Node
+from workstealing.store.job_client import Node
 from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.hashes import HashPipeline
 from workstealing.structures.volatile_hashes.scanning import HashScan, KeyChoice, LiveFields

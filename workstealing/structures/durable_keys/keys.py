@@ -19,10 +19,10 @@ from workstealing.store.grants import (
     give_back_async,
     new_nonce,
 )
+from workstealing.store.job_client import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Steps, operation, run
 from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline, Pipeline
-from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.structures.access import ALWAYS, DUE, NAMESPACE_KEYS, OPENING_SCRIPTS, Access
 from workstealing.structures.durable_keys.commands import (
     AsyncKeySurface,

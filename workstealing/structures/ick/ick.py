@@ -10,6 +10,14 @@ from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_count
 from workstealing.recruiting.faults import log_safely
 from workstealing.store.fleet import placed
+from workstealing.store.job_client import (
+    AsyncClient,
+    BlockingClient,
+    ClientT,
+    JobClient,
+    is_cluster,
+    job_client_for,
+)
 from workstealing.store.keys import require_one_slot, require_users_name, to_bytes
 from workstealing.store.operations import (
     Asynchronous,
@@ -22,14 +30,6 @@ from workstealing.store.operations import (
 from workstealing.store.paging import LOOKED_AT, Page, oldest
 from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline
 from workstealing.store.scripts import load
-from workstealing.store.twin import (
-    AsyncClient,
-    BlockingClient,
-    ClientT,
-    Twin,
-    is_cluster,
-    twin_for,
-)
 from workstealing.structures.access import QUEUED, Access
 from workstealing.structures.ick.members import (
     GRAVES_A_CHUNK,
@@ -295,7 +295,7 @@ class _EitherIck(_IckOperations, Structure, Generic[ClientT]):
 
     def __init__(self, client: ClientT, key: Member) -> None:
         self.client = client = placed(client, key)
-        self.twin: Twin = twin_for(self, client)
+        self.job_client: JobClient = job_client_for(self, client)
         self.names = _checked_names(client, key)
         self.name = as_text(self.names.version)
         self.token = ""

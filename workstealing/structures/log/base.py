@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.fleet import placed
+from workstealing.store.job_client import JobClient, is_cluster, job_client_for
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import AS_BYTES, Operation, same
 from workstealing.store.scripts import Script, load
-from workstealing.store.twin import Twin, is_cluster, twin_for
 from workstealing.structures.access import QUEUED, Access
 from workstealing.structures.log.blocks import BlockCache
 from workstealing.structures.log.codecs import codec_of
@@ -148,7 +148,7 @@ class LogBase(Structure):
     ) -> None:
         # Checks that this is a client of redis-py; makes no connection.
         client = placed(client, name)
-        self.twin: Twin = twin_for(self, client)
+        self.job_client: JobClient = job_client_for(self, client)
         self.client = client
         self.keys = LogNames(name)
         self.name = self.keys.text

@@ -100,7 +100,7 @@ class GroupReading:
         max_attempts: int = 5,
     ) -> None:
         self.log = log
-        self.client, self.twin = log.client, log.twin
+        self.client, self.job_client = log.client, log.job_client
         self.keys = log.keys.group(name)
         self.name = self.keys.group.decode(errors="backslashreplace")
         self.start = checked_place(start, "start")

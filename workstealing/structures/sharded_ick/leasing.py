@@ -97,7 +97,7 @@ class _LeasedOperations:
     def __init__(
         self, sharded: Any, layout: ShardedLayout, holder: Holder, found: tuple[int, str]
     ) -> None:
-        self.client, self.twin = sharded.client, sharded.twin
+        self.client, self.job_client = sharded.client, sharded.job_client
         self._core: Core = sharded.core
         self._mark = layout.mark
         self.consumer, self._lease_ms = holder
@@ -282,7 +282,7 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
 
     def __init__(self, sharded: Any, leased: Iterable[LeasedT], lease_ms: int) -> None:
         super().__init__(leased)
-        self.client, self.twin = sharded.client, sharded.twin
+        self.client, self.job_client = sharded.client, sharded.job_client
         self._core: Core = sharded.core
         self._lease_ms = lease_ms
 

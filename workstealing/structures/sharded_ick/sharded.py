@@ -20,6 +20,13 @@ from workstealing.store.grants import (
     give_back,
     give_back_async,
 )
+from workstealing.store.job_client import (
+    AsyncClient,
+    BlockingClient,
+    ClientT,
+    JobClient,
+    job_client_for,
+)
 from workstealing.store.operations import (
     Operation,
     Queued,
@@ -29,7 +36,6 @@ from workstealing.store.operations import (
 )
 from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline
 from workstealing.store.scripts import load
-from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, Twin, twin_for
 from workstealing.structures.access import QUEUED, Access
 from workstealing.structures.ick import AsyncIck, Ick
 from workstealing.structures.ick.ick import DeadMembers, description, warn_of_units
@@ -141,7 +147,7 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
         clock_shift_ms: int = 0,
     ) -> None:
         self.client = client = placed(client, name)
-        self.twin: Twin = twin_for(self, client)
+        self.job_client: JobClient = job_client_for(self, client)
         self.core = Core(name, ick_shards, clock_shift_ms)
         self.name = self.core.text
 

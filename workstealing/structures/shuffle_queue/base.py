@@ -9,10 +9,10 @@ from typing import Any
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.store.fleet import placed
+from workstealing.store.job_client import is_async, is_cluster
 from workstealing.store.keys import SLOTS
 from workstealing.store.operations import Operation, Steps
 from workstealing.store.scripts import Script, load
-from workstealing.store.twin import is_async, is_cluster
 from workstealing.store.valkey_clients import redis_client
 from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.namespace import (

@@ -11,10 +11,10 @@ from redis.exceptions import DataError
 from workstealing.clock import SYSTEM_CLOCK, Duration, WallClock, milliseconds_of, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.grants import Asking, AsynchronousAsks, BlockingAsks, asks
+from workstealing.store.job_client import wrong_form
 from workstealing.store.keys import require_users_name, to_bytes
 from workstealing.store.operations import Asynchronous, Steps, operation
 from workstealing.store.paging import Page, oldest
-from workstealing.store.twin import wrong_form
 from workstealing.structures.access import OPENING_SCRIPTS, QUEUED, Access
 from workstealing.structures.structure import (
     FAULT,
@@ -97,8 +97,8 @@ class _TimeShardQueueOperations(Structure):
         self.max_attempts: int = _checked_number("max_attempts", max_attempts, 10**6)
         self.store = store
         # Of a store on Redis.
-        on_redis: dict[str, Any] = {"client": None, "twin": None} | vars(store)
-        self.client, self.twin = on_redis["client"], on_redis["twin"]
+        on_redis: dict[str, Any] = {"client": None, "job_client": None} | vars(store)
+        self.client, self.job_client = on_redis["client"], on_redis["job_client"]
         self.time_shards: TimeShards = store.bind(to_bytes(name), self.rotation)
         """This queue in its store."""
         self.clock = clock

@@ -12,10 +12,16 @@ from redis.exceptions import RedisClusterException, RedisError
 from workstealing.errors import LayoutError
 from workstealing.store.fleet import AnyFleet, placed
 from workstealing.store.grants import Asking, ask_for, ask_for_async
+from workstealing.store.job_client import (
+    AsyncClient,
+    BlockingClient,
+    ClientT,
+    JobClient,
+    job_client_for,
+)
 from workstealing.store.keys import spread_tag
 from workstealing.store.operations import AS_BYTES, Operation, Steps, drive, drive_async
 from workstealing.store.scripts import load
-from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, Twin, twin_for
 from workstealing.store.valkey_clients import redis_client
 from workstealing.structures.layout import (
     Kind,
@@ -129,7 +135,7 @@ class RedisTimeShards:
     """The time shards of one queue on Redis; see `TimeShards` for the methods.
 
     Arguments:
-        twin: the one-attempt connections that jobs use.
+        job_client: the one-attempt connections that jobs use.
         policies: eviction policies that are accepted.
         clock_shift_ms: for tests.
 
@@ -140,13 +146,13 @@ class RedisTimeShards:
 
     def __init__(
         self,
-        twin: Twin,
+        job_client: JobClient,
         name: bytes,
         rotation: Rotation,
         policies: Collection[str] = (),
         clock_shift_ms: int = 0,
     ) -> None:
-        self.twin = twin
+        self.job_client = job_client
         self.name, self.rotation = name, rotation
         self.clock_shift_ms = clock_shift_ms
         self._policies = policies
@@ -415,7 +421,7 @@ class _EitherRedisStore(Generic[ClientT]):
         client = redis_client(client)
         self.client: Any = client
         if not isinstance(client, AnyFleet):
-            self.twin: Twin = twin_for(self, client)
+            self.job_client: JobClient = job_client_for(self, client)
 
     def placed(self, name: bytes) -> Self:
         """Return the store of a queue: on a fleet, that on the node of the queue's name."""
@@ -427,11 +433,13 @@ class _EitherRedisStore(Generic[ClientT]):
 
     def bind(self, name: bytes, rotation: Rotation) -> RedisTimeShards:
         """Return the time shards of a queue; no round trip."""
-        return RedisTimeShards(self.twin, name, rotation, self._policies, self._clock_shift_ms)
+        return RedisTimeShards(
+            self.job_client, name, rotation, self._policies, self._clock_shift_ms
+        )
 
     def inspect(self, steps: Steps[T], seconds: float) -> T:
         """Run steps on one-attempt connections, for so many seconds at most; see `Store`."""
-        return inspect_steps(self.twin, steps, seconds)
+        return inspect_steps(self.job_client, steps, seconds)
 
 
 class RedisStore(_EitherRedisStore[BlockingClient]):

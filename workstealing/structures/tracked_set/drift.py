@@ -12,7 +12,7 @@ from typing import Any
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.budget import Budget
-from workstealing.store.twin import Twin
+from workstealing.store.job_client import JobClient
 from workstealing.structures.tracked_set.layout import TrackedSetNames, id_bytes, id_text
 from workstealing.structures.tracked_set.sources import Source
 from workstealing.structures.tracked_set.sub_sets import ask_sub_sets
@@ -65,7 +65,7 @@ def wilson(found: int, sampled: int, confidence: float) -> Share:
 
 
 def measure(
-    twin: Twin,
+    job_client: JobClient,
     names: TrackedSetNames,
     source: Source,
     *,
@@ -87,13 +87,13 @@ def measure(
     warm_up: Callable[[float], None] = getattr(source, "warm_up", lambda _: None)
     budget = Budget.whole(seconds)
     warm_up(seconds)
-    tracked = draw_tracked(twin, names, sample, budget)
+    tracked = draw_tracked(job_client, names, sample, budget)
     asked = list({id_text(member) for member in tracked})
     work = set(source.with_work(asked, _left(budget))) if asked else set()
     stale = sum(id_text(member) not in work for member in tracked)
 
     rows = [id_bytes(each) for each in draw(sample, _left(budget))]
-    present = _present(twin, names, rows, budget)
+    present = _present(job_client, names, rows, budget)
     missing = sum(member not in present for member in rows)
     return Drift(
         wilson(stale, len(tracked), confidence), wilson(missing, len(rows), confidence), confidence
@@ -105,16 +105,18 @@ def _left(budget: Budget) -> float:
     return max(0.0, budget.deadline - budget.clock.monotonic())
 
 
-def sizes_of(twin: Twin, names: TrackedSetNames, budget: Budget) -> dict[int, int]:
+def sizes_of(job_client: JobClient, names: TrackedSetNames, budget: Budget) -> dict[int, int]:
     """Return the number of ids in each sub-set. One round trip to each node."""
     every = range(names.sub_sets)
     looks = {each: ("SCARD", names.keys(each)[0]) for each in every}
-    return ask_sub_sets(twin, names, looks, budget)
+    return ask_sub_sets(job_client, names, looks, budget)
 
 
-def draw_tracked(twin: Twin, names: TrackedSetNames, sample: int, budget: Budget) -> list[bytes]:
+def draw_tracked(
+    job_client: JobClient, names: TrackedSetNames, sample: int, budget: Budget
+) -> list[bytes]:
     """Return members drawn with repetition, each member as likely as any other."""
-    sizes = sizes_of(twin, names, budget)
+    sizes = sizes_of(job_client, names, budget)
     if not any(sizes.values()):
         return []
     drawn = Counter(random.choices(list(sizes), weights=list(sizes.values()), k=sample))
@@ -123,18 +125,18 @@ def draw_tracked(twin: Twin, names: TrackedSetNames, sample: int, budget: Budget
         each: ("SRANDMEMBER", names.keys(each)[0], -count)
         for each, count in drawn.items()
     }
-    replies = ask_sub_sets(twin, names, commands, budget)
+    replies = ask_sub_sets(job_client, names, commands, budget)
     return [member for members in replies.values() for member in members]
 
 
 def _present(
-    twin: Twin, names: TrackedSetNames, members: list[bytes], budget: Budget
+    job_client: JobClient, names: TrackedSetNames, members: list[bytes], budget: Budget
 ) -> set[bytes]:
     groups = names.grouped(set(members))
     commands: dict[int, tuple[Any, ...]] = {
         each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()
     }
-    replies = ask_sub_sets(twin, names, commands, budget)
+    replies = ask_sub_sets(job_client, names, commands, budget)
     return {
         member
         for each, group in groups.items()

@@ -9,6 +9,7 @@ from typing import Any, Generic
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.fleet import placed
+from workstealing.store.job_client import AsyncClient, BlockingClient, ClientT, job_client_for
 from workstealing.store.operations import (
     Asynchronous,
     Blocking,
@@ -19,7 +20,6 @@ from workstealing.store.operations import (
 )
 from workstealing.store.pipeline import AsyncPipeline, BlockingPipeline
 from workstealing.store.scripts import load
-from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, twin_for
 from workstealing.structures.access import OPENING_SCRIPTS, QUEUED, Access
 from workstealing.structures.layout import checked_policies
 from workstealing.structures.structure import FAULT, NOTE, OK, Check, Structure
@@ -170,7 +170,7 @@ class _EitherTrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
         self.names = TrackedSetNames(key, sub_sets)
         self.name = self.names.key.decode(errors="backslashreplace")
         self.client: Any = placed(client, key)
-        self.twin = twin_for(self, self.client)
+        self.job_client = job_client_for(self, self.client)
         self.source = source
         self.is_open = False
 
@@ -225,7 +225,7 @@ class _EitherTrackedSet(_TrackedSetOperations, Structure, Generic[ClientT]):
 
     def _drift(self, sample: int, confidence: float, seconds: Duration) -> Drift:
         return measure(
-            self.twin,
+            self.job_client,
             self.names,
             self.require_source(),
             sample=sample,

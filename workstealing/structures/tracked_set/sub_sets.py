@@ -13,9 +13,9 @@ from redis.exceptions import ResponseError
 
 from workstealing.store.budget import Budget
 from workstealing.store.connection import checked
+from workstealing.store.job_client import JobClient, Node
 from workstealing.store.keys import key_slot
 from workstealing.store.paging import paged
-from workstealing.store.twin import Node, Twin
 from workstealing.structures.tracked_set.layout import MOST_SUB_SETS, TrackedSetNames, text
 
 SUB_SETS_A_CALL, IDS_A_PAGE = 32, 500
@@ -24,7 +24,10 @@ TIMEOUT_SECONDS = 30.0
 
 
 def ask_sub_sets(
-    twin: Twin, names: TrackedSetNames, commands: Mapping[int, tuple[Any, ...]], budget: Budget
+    job_client: JobClient,
+    names: TrackedSetNames,
+    commands: Mapping[int, tuple[Any, ...]],
+    budget: Budget,
 ) -> dict[int, Any]:
     """Send one command to each of several sub-sets; return the replies by sub-set.
 
@@ -33,17 +36,17 @@ def ask_sub_sets(
     """
     nodes: dict[Node, list[int]] = {}
     for sub_set in commands:
-        nodes.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
+        nodes.setdefault(job_client.node_of(names.slot(sub_set)), []).append(sub_set)
     replies: dict[int, Any] = {}
     for node, sub_sets in nodes.items():
         with names.asked():
-            answers = checked(twin.call(node, [commands[each] for each in sub_sets], budget))
+            answers = checked(job_client.call(node, [commands[each] for each in sub_sets], budget))
         replies.update(zip(sub_sets, answers, strict=True))
     return replies
 
 
 def generations(
-    twin: Twin, names: TrackedSetNames, sub_sets: Sequence[int], budget: Budget
+    job_client: JobClient, names: TrackedSetNames, sub_sets: Sequence[int], budget: Budget
 ) -> dict[int, bytes]:
     """Return the generations of sub-sets, b"" for a sub-set without one.
 
@@ -51,13 +54,13 @@ def generations(
     """
     looks = {each: ("HMGET", names.keys(each)[1], "mark", "generation") for each in sub_sets}
     found: dict[int, bytes] = {}
-    for sub_set, (mark, generation) in ask_sub_sets(twin, names, looks, budget).items():
+    for sub_set, (mark, generation) in ask_sub_sets(job_client, names, looks, budget).items():
         names.check_mark(sub_set, mark)
         found[sub_set] = generation or b""
     return found
 
 
-def laid_out_sub_sets(twin: Twin, names: TrackedSetNames) -> int | None:
+def laid_out_sub_sets(job_client: JobClient, names: TrackedSetNames) -> int | None:
     """Return a tracked set's number of sub-sets; None if nobody has used it yet.
 
     Arguments:
@@ -65,8 +68,8 @@ def laid_out_sub_sets(twin: Twin, names: TrackedSetNames) -> int | None:
 
     Raises: LayoutError for a foreign or newer layout. One round trip; nothing is written.
     """
-    node = twin.node_of(key_slot(names.layout))
-    (reply,) = twin.call(node, [("HGETALL", names.layout)], Budget(None, TIMEOUT_SECONDS))
+    node = job_client.node_of(key_slot(names.layout))
+    (reply,) = job_client.call(node, [("HGETALL", names.layout)], Budget(None, TIMEOUT_SECONDS))
     if isinstance(reply, ResponseError):
         if "WRONGTYPE" not in str(reply):
             raise reply
@@ -83,7 +86,7 @@ def laid_out_sub_sets(twin: Twin, names: TrackedSetNames) -> int | None:
 
 
 def find(
-    twin: Twin, names: TrackedSetNames, ids: Sequence[bytes]
+    job_client: JobClient, names: TrackedSetNames, ids: Sequence[bytes]
 ) -> Iterator[tuple[list[int], list[bytes]]]:
     """Yield those of some ids that are tracked, as two lists of the same length: as `scan` does.
 
@@ -95,7 +98,7 @@ def find(
         asked = {
             each: ("SMISMEMBER", names.keys(each)[0], *group) for each, group in groups.items()
         }
-        replies = ask_sub_sets(twin, names, asked, Budget(None, TIMEOUT_SECONDS))
+        replies = ask_sub_sets(job_client, names, asked, Budget(None, TIMEOUT_SECONDS))
         found = [
             (sub_set, each)
             for sub_set, group in groups.items()
@@ -106,7 +109,7 @@ def find(
 
 
 def scan(
-    twin: Twin, names: TrackedSetNames, sub_sets: Sequence[int]
+    job_client: JobClient, names: TrackedSetNames, sub_sets: Sequence[int]
 ) -> Iterator[tuple[list[int], list[bytes]]]:
     """Yield ids as two lists of the same length: the sub-sets, and their ids.
 
@@ -118,13 +121,13 @@ def scan(
     """
     by_node: dict[Node, list[int]] = {}
     for sub_set in sub_sets:
-        by_node.setdefault(twin.node_of(names.slot(sub_set)), []).append(sub_set)
+        by_node.setdefault(job_client.node_of(names.slot(sub_set)), []).append(sub_set)
     for node, its_sub_sets in by_node.items():
 
         def ask(asked: list[tuple[int, bytes]], node: Node = node) -> list[Any]:
             keys = [(names.keys(sub_set)[0], cursor) for sub_set, cursor in asked]
             commands = [("SSCAN", *each, "COUNT", IDS_A_PAGE) for each in keys]
-            replies: list[Any] = twin.call(node, commands, Budget(None, TIMEOUT_SECONDS))
+            replies: list[Any] = job_client.call(node, commands, Budget(None, TIMEOUT_SECONDS))
             with names.asked():
                 return checked(replies)
 

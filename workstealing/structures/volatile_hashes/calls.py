@@ -26,14 +26,14 @@ def breaker_of(hashes: Any, key: Any) -> Breaker:
     """
     # On a fleet, the hash's own node.
     node_of = getattr(hashes, "_node_of", None)
-    breaker: Breaker = (hashes if node_of is None else node_of((key,))).twin.breaker_of(key)
+    breaker: Breaker = (hashes if node_of is None else node_of((key,))).job_client.breaker_of(key)
     return breaker
 
 
 def only_breaker(hashes: Any) -> Breaker | None:
     """Return the breaker of all hashes; None: it depends on the hash, on a cluster or a fleet."""
-    is_divided = hasattr(hashes, "_node_of") or hashes.twin.is_cluster
-    return None if is_divided else hashes.twin.breaker_of("")
+    is_divided = hasattr(hashes, "_node_of") or hashes.job_client.is_cluster
+    return None if is_divided else hashes.job_client.breaker_of("")
 
 
 def may_ask(breaker: Breaker) -> bool:

@@ -27,6 +27,7 @@ from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store import uncached
 from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
+from workstealing.store.job_client import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.store.keys import SLOTS, key_slot, to_bytes
 from workstealing.store.operations import (
     Asynchronous,
@@ -43,7 +44,6 @@ from workstealing.store.pipeline import (
     checked_results,
 )
 from workstealing.store.redis_versions import MISREAD_COMMANDS
-from workstealing.store.twin import AsyncClient, BlockingClient, ClientT, is_cluster
 from workstealing.structures.access import EXPIRING, NAMESPACE_KEYS, Access
 from workstealing.structures.layout import ask_server, require_policy
 from workstealing.structures.namespace import (
@@ -187,7 +187,7 @@ class _Hashes(NamespaceStructure[ClientT]):
             self._layout_read = time.monotonic()
         if layout is None or again:
             shards = SLOTS if is_cluster(self.client) else INDEX_SHARDS_OF_A_SERVER
-            others = functools.partial(self.names.on_each_primary, self.twin)
+            others = functools.partial(self.names.on_each_primary, self.job_client)
             steps = open_layout(self.names, self._backend, shards, self._policies, others)
             layout = self._layout = yield from steps
             self._layout_read = time.monotonic()
@@ -222,7 +222,7 @@ class _Hashes(NamespaceStructure[ClientT]):
             return checks
         try:
             infos = []
-            for key in self.names.on_each_primary(self.twin):
+            for key in self.names.on_each_primary(self.job_client):
                 facts = yield from ask_server(key, NATIVE_COMMANDS)
                 infos.append(facts.info)
         except NoPermissionError:

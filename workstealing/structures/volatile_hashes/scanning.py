@@ -21,10 +21,10 @@ from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
+from workstealing.store.job_client import Node
 from workstealing.store.keys import is_in_share, key_slot, to_bytes
 from workstealing.store.operations import Operation
 from workstealing.store.paging import BEGINNING, paged
-from workstealing.store.twin import Node
 from workstealing.structures.due_index import DueIndex
 from workstealing.structures.namespace import Layout, read_layout
 from workstealing.structures.volatile_hashes.hashes import VolatileHashes
@@ -105,7 +105,7 @@ class HashScan:
                 # Keys that begin with this, but not with that, are left out here.
                 self._pattern = _SPECIAL.sub(rb"\\\g<0>", chosen.prefix) + b"*"
         self._beginning = beginning or b""
-        self._index = DueIndex(hashes.twin, hashes.names, 0, random.random, SYSTEM_CLOCK)
+        self._index = DueIndex(hashes.job_client, hashes.names, 0, random.random, SYSTEM_CLOCK)
 
     def layout(self) -> Layout | None:
         """Return the layout by which the hashes can be found, or None for a namespace without one.
@@ -140,10 +140,10 @@ class HashScan:
 
     def nodes(self) -> list[Node]:
         """Return the nodes whose keyspaces hold a native namespace's hashes; no round trip."""
-        nodes = self._hashes.twin.nodes()
+        nodes = self._hashes.job_client.nodes()
         if self._named is None:
             return nodes
-        wanted = {self._hashes.twin.node_of(key_slot(key)) for key in self._named}
+        wanted = {self._hashes.job_client.node_of(key_slot(key)) for key in self._named}
         return [node for node in nodes if node in wanted]
 
     def of_shards(self, layout: Layout, shards: Sequence[int]) -> Iterator[LiveFields]:
@@ -168,7 +168,7 @@ class HashScan:
         own = self._hashes.names.layout
         share, shares = self._chosen.share, self._chosen.shares
         if self._named is not None:
-            node_of = self._hashes.twin.node_of
+            node_of = self._hashes.job_client.node_of
             keys = [
                 key
                 for key in self._named
@@ -194,8 +194,8 @@ class HashScan:
 
     def _node_of(self, layout: Layout, shard: int) -> Node:
         if layout.registers_shards:
-            return self._hashes.twin.node_of(shard)
-        return self._hashes.twin.nodes()[0]
+            return self._hashes.job_client.node_of(shard)
+        return self._hashes.job_client.nodes()[0]
 
     def _due_keys(self, layout: Layout, node: Node, shards: Sequence[int]) -> Iterator[list[bytes]]:
         names = self._hashes.names
@@ -280,7 +280,7 @@ class HashScan:
         return results
 
     def _ask(self, node: Node, commands: Sequence[Command]) -> list[Any]:
-        return self._hashes.twin.call(node, commands, _budget()) if commands else []
+        return self._hashes.job_client.call(node, commands, _budget()) if commands else []
 
 
 def _beginning_of(match: str | bytes | None) -> bytes | None:

@@ -1,4 +1,4 @@
-"""The one-attempt twin of an application's client: the connections through which jobs work.
+"""The job client of an application's client: the one-attempt connections through which jobs work.
 
 The application's own client keeps redis-py's habits, retries among them. A job must never retry and
 never wait long, so it gets connections of its own, made from the same settings.
@@ -45,8 +45,8 @@ AsyncClient = redis_asyncio.Redis | redis_asyncio.RedisCluster
 ClientT = TypeVar("ClientT")
 _PACKAGE = "workstealing."
 
-# A twin knows a node by its address in a cluster or behind sentinels; None stands for the only
-# server.
+# A job client knows a node by its address in a cluster or behind sentinels; None stands for the
+# only server.
 Node = tuple[str, int] | None
 
 _BLOCKING = {
@@ -54,7 +54,7 @@ _BLOCKING = {
     redis_asyncio.SSLConnection: SSLConnection,
     redis_asyncio.UnixDomainSocketConnection: UnixDomainSocketConnection,
 }
-# The twin takes the address that the application's pool has learned; it asks no sentinel itself.
+# The job client takes the address that the application's pool has learned; it asks no sentinel.
 _UNMANAGED = (
     (sentinel.SentinelManagedSSLConnection, SSLConnection),
     (sentinel.SentinelManagedConnection, Connection),
@@ -74,14 +74,14 @@ def is_async(client: Any) -> bool:
     return isinstance(client, AsyncClient)
 
 
-class Twin:
+class JobClient:
     """One-attempt connections to a client's server, or to the nodes of its cluster.
 
     Arguments:
         client: a redis.Redis, a redis.RedisCluster or an asyncio counterpart, whose settings
-            (address, password, TLS, database) the twin uses.
+            (address, password, TLS, database) the job client uses.
 
-    The twin connects at its first use. It is safe under threads and after fork. Raises:
+    The job client connects at its first use. It is safe under threads and after fork. Raises:
     ConfigurationError for any other client, and for a client of Sentinel's replicas.
     """
 
@@ -94,7 +94,7 @@ class Twin:
                 f"a client of redis-py was expected (redis.Redis, redis.RedisCluster or their"
                 f" asyncio counterparts), not {type(client).__name__}"
             )
-        # A weak reference, because the table of twins has the clients as its keys.
+        # A weak reference, because the table of job clients has the clients as its keys.
         self._client_ref = ref(client)
         self.is_cluster = is_cluster(client)
         pool: Any = getattr(client, "connection_pool", None)
@@ -108,7 +108,7 @@ class Twin:
         # Slot -> the node in the client's map when the move was noted, and the node after the move.
         self._moved: dict[int, tuple[Node, Node]] = {}
         self._tls = Tls()
-        # The pool's address when the twin asked a sentinel itself, and the sentinel's answer.
+        # The pool's address when the job client asked a sentinel itself, and the sentinel's answer.
         self._master: tuple[Node, Node] | None = None
         self._doubts_master = False
         self._sentinels_asked = 0
@@ -125,14 +125,14 @@ class Twin:
         client = self._client_ref()
         if client is None:
             raise ConfigurationError(
-                "the client that this twin was made from is gone: keep it alive"
+                "the client that this job client was made from is gone: keep it alive"
             )
         return client
 
     @property
     def identity(self) -> Server:
         """The server or cluster, by which jobs on the same one share a breaker."""
-        return _TwinServer(self._identity(), self)
+        return _JobClientServer(self._identity(), self)
 
     def _identity(self) -> tuple[Hashable, ...]:
         # It is read once, because a cluster's client adds learned nodes to its startup nodes, and a
@@ -472,33 +472,33 @@ class Twin:
         return pool.connection_class, dict(pool.connection_kwargs)
 
 
-class _TwinServer(Server):
-    """A twin's server, as jobs name it."""
+class _JobClientServer(Server):
+    """A job client's server, as jobs name it."""
 
-    def __new__(cls, parts: tuple[Hashable, ...], twin: Twin) -> Self:
+    def __new__(cls, parts: tuple[Hashable, ...], job_client: JobClient) -> Self:
         """Make it of the parts that distinguish it from other servers."""
         made = super().__new__(cls, parts)
-        # A weak reference, because a breaker's table may outlive the twin's use.
-        made._twin_ref = ref(twin)
+        # A weak reference, because a breaker's table may outlive the job client's use.
+        made._job_client_ref = ref(job_client)
         return made
 
-    _twin_ref: ref[Twin]
+    _job_client_ref: ref[JobClient]
 
     @property
-    def twin(self) -> Twin | None:
-        """The server's twin; None if the twin is gone."""
-        return self._twin_ref()
+    def job_client(self) -> JobClient | None:
+        """The server's job client; None if the job client is gone."""
+        return self._job_client_ref()
 
     def round_trip(self) -> float | None:
-        """Return the twin's round trip; None if the twin is gone."""
-        twin = self.twin
-        return None if twin is None else twin.round_trip()
+        """Return the job client's round trip; None if the job client is gone."""
+        job_client = self.job_client
+        return None if job_client is None else job_client.round_trip()
 
     def confirm(self, slice: Slice) -> None:
         """Confirm within the time that is left of the slice."""
-        twin = self.twin
-        if twin is not None:
-            twin.confirm(Budget(slice.remaining()))
+        job_client = self.job_client
+        if job_client is not None:
+            job_client.confirm(Budget(slice.remaining()))
 
 
 def _is_managed(pool: Any) -> bool:
@@ -528,31 +528,31 @@ def _blocking_class(kind: type[Any]) -> type[Any]:
     )
 
 
-_twins: WeakKeyDictionary[Any, Twin] = WeakKeyDictionary()
+_job_clients: WeakKeyDictionary[Any, JobClient] = WeakKeyDictionary()
 
 
-def twin_of(client: Any) -> Twin:
-    """Return the one twin of a client, made on first use; no round trip.
+def job_client_of(client: Any) -> JobClient:
+    """Return the one job client of a client, made on first use; no round trip.
 
     Arguments:
-        client: a client of redis-py or valkey-py, or a twin, which comes back as it is.
+        client: a client of redis-py or valkey-py, or a job client, which comes back as it is.
 
     Raises: ConfigurationError for anything else.
     """
-    if isinstance(client, Twin):
+    if isinstance(client, JobClient):
         return client
     client = redis_client(client)
     try:
-        twin = _twins.get(client)
+        job_client = _job_clients.get(client)
     except TypeError:
-        return Twin(client)
-    if twin is None:
-        twin = _twins.setdefault(client, Twin(client))
-    return twin
+        return JobClient(client)
+    if job_client is None:
+        job_client = _job_clients.setdefault(client, JobClient(client))
+    return job_client
 
 
-def twin_for(structure: Any, client: Any) -> Twin:
-    """Return the twin of a structure's client.
+def job_client_for(structure: Any, client: Any) -> JobClient:
+    """Return the job client of a structure's client.
 
     Arguments:
         structure: its class says by `_is_async_client` which clients it takes.
@@ -560,11 +560,11 @@ def twin_for(structure: Any, client: Any) -> Twin:
     Raises: ConfigurationError for the other kind of client; the error names the right class. No
     round trip.
     """
-    twin = twin_of(client)
+    job_client = job_client_of(client)
     wants_async: bool = structure._is_async_client  # noqa: SLF001 - redis-py's own name for it
     if is_async(redis_client(client)) is not wants_async:
         raise wrong_form(structure, "client")
-    return twin
+    return job_client
 
 
 def wrong_form(structure: Any, given: str) -> ConfigurationError:
