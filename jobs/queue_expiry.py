@@ -26,7 +26,8 @@ from workstealing.store.operations import Steps
 from workstealing.structures.access import JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, QueueNamespace, ShuffleQueue
-from workstealing.structures.shuffle_queue.deleting import (
+from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
+from workstealing.structures.shuffle_queue.queue import (
     KEYS_A_SCRIPT,
     Deleted,
     delete_some,
@@ -34,7 +35,6 @@ from workstealing.structures.shuffle_queue.deleting import (
     meta_of,
     span_in,
 )
-from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
 from workstealing.structures.stored import holding_ours
 
 __all__ = ["QueueExpiry"]

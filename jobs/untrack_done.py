@@ -23,9 +23,8 @@ from workstealing.store.keys import key_slot
 from workstealing.structures.access import JobAccess
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
-from workstealing.structures.tracked_set.drift import draw_tracked, sizes_of
 from workstealing.structures.tracked_set.layout import id_text
-from workstealing.structures.tracked_set.sets import checked_tracked, halted
+from workstealing.structures.tracked_set.sets import checked_tracked, draw_tracked, halted, sizes_of
 from workstealing.structures.tracked_set.sources.asking import blaming
 
 __all__ = ["UntrackDone"]

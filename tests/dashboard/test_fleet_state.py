@@ -29,12 +29,14 @@ from workstealing.dashboard.fleet_state import (
     SILENT,
     STEPS,
     WAY,
+    Refusals,
     fleet_state,
+    refusal_of,
+    server_of_client,
     then,
 )
 from workstealing.dashboard.presenting import page
 from workstealing.dashboard.queries import Queries, Snapshot
-from workstealing.dashboard.refusals import Refusals, refusal_of, server_of_client
 from workstealing.dashboard.watched import Watched
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import (

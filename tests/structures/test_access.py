@@ -93,7 +93,7 @@ SENDERS: dict[str, tuple[Access, ...]] = {
     "structures/shuffle_queue": (ACCESS["shuffle queue"],),
     "structures/time_shard_queue": (ACCESS["time shard queue"],),
     "structures/log": (ACCESS["log"],),
-    "structures/carrying.py": (MOVING,),
+    "structures/on_fleet.py": (MOVING,),
     "structures/due_index.py": (_HASHES, _KEYS, *_QUEUES),
     "structures/layout.py": (_HASHES, _KEYS, ACCESS["tracked set"], *_QUEUES),
     "structures/namespace.py": (_HASHES, _KEYS, ACCESS["shuffle queue"]),

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
     Returns: 0, or 1 if one has not run lately. Raises: WorkStealingError for bad input.
     """
-    from workstealing.dashboard.event_log import newest_of
+    from workstealing.dashboard.fleet_state import newest_of
 
     look = looker(options)
     installed = tuple(load_app(options.app).jobs()) if named_app(options.app) else None
@@ -103,7 +103,7 @@ def _is_unknown(snapshot: Snapshot) -> bool:
 
 
 def _with_event(each: Explanation, of: Snapshot) -> str:
-    from workstealing.dashboard.event_log import newest_of
+    from workstealing.dashboard.fleet_state import newest_of
 
     newest = newest_of(each.job, of.events, of.at)
     # Each reason by itself: a stranger's new line, in a user's name for instance, makes no reason.

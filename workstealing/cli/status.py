@@ -90,9 +90,15 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     Raises: ConfigurationError.
     """
     from workstealing.dashboard.figures import OwnMinutes
-    from workstealing.dashboard.fleet_state import DENIALS, DENIED, then
+    from workstealing.dashboard.fleet_state import (
+        DENIALS,
+        DENIED,
+        Refusals,
+        own_refusals,
+        server_of_client,
+        then,
+    )
     from workstealing.dashboard.queries import Queries
-    from workstealing.dashboard.refusals import Refusals, own_refusals, server_of_client
     from workstealing.dashboard.watched import watch_all
     from workstealing.metrics.events import read_events
     from workstealing.metrics.ledger import processes, read, server_time

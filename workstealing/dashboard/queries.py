@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.dashboard.event_log import where
 from workstealing.dashboard.figures import (
     JobFigures,
     covered_seconds,
@@ -35,6 +34,7 @@ from workstealing.dashboard.fleet_state import (
     merged,
     then,
     time_of_day,
+    where,
 )
 from workstealing.dashboard.watched import SetsAside, Watched, item_key, payload_text, weight
 from workstealing.errors import is_connection_fault

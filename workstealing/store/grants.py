@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from typing import overload as _overload
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.aside import finish, leaves_open, send_aside, send_aside_async
 from workstealing.store.connection import is_elsewhere, moved_of
 from workstealing.store.job_client import JobClient, Node, job_client_of
 from workstealing.store.keys import key_slot, to_bytes
@@ -31,6 +30,7 @@ from workstealing.store.operations import (
     drive_async,
     read_all,
 )
+from workstealing.store.sending import finish, leaves_open, send_aside, send_aside_async
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -24,8 +24,8 @@ from workstealing.recruiting.breakers import Breaker
 from workstealing.recruiting.cache_figures import CACHES, CacheFigures
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
-from workstealing.store.aside import leaves_open
 from workstealing.store.operations import Sleep, Steps
+from workstealing.store.sending import leaves_open
 from workstealing.structures.volatile_hashes import flights
 from workstealing.structures.volatile_hashes.cached_policy import (
     WRAPPERS,

@@ -24,7 +24,6 @@ from redis.exceptions import (
 )
 
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store import uncached
 from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
 from workstealing.store.job_client import AsyncClient, BlockingClient, ClientT, is_cluster
@@ -44,6 +43,7 @@ from workstealing.store.pipeline import (
     checked_results,
 )
 from workstealing.store.redis_versions import MISREAD_COMMANDS
+from workstealing.store.sending import ask_uncached
 from workstealing.structures.access import EXPIRING, NAMESPACE_KEYS, Access
 from workstealing.structures.layout import ask_server, require_policy
 from workstealing.structures.namespace import (
@@ -294,7 +294,7 @@ class VolatileHashes(
                     require_faithful(args)
                 if is_once(args):
                     return run(self.client, command(*args, options=options, once=True))
-                return uncached.ask(self.client, args, options)
+                return ask_uncached(self.client, args, options)
             if backend == EMULATED and not layout.registers_shards:
                 try:
                     return run(self.client, self.translator.translate(layout, args, options))
