@@ -8,15 +8,14 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import LayoutError, OutOfTime
-from workstealing.jobs.due_collecting import (
+from workstealing.jobs.shared.due_collecting import (
     PATIENCE_SECONDS,
     CollectingJob,
     DueCollector,
     Served,
-    items_backlog,
     left_of,
-    looks,
 )
+from workstealing.jobs.shared.due_looks import items_backlog, looks
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget

@@ -7,7 +7,7 @@ from typing import Any
 
 from workstealing.clock import Duration
 from workstealing.errors import Aborted
-from workstealing.jobs.settling import require_layout
+from workstealing.jobs.shared.settling import require_layout
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice

@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError
 
 from workstealing.clock import Duration
 from workstealing.errors import OutOfTime, Skipped
-from workstealing.jobs.settling import Settled, require_layout, settle
+from workstealing.jobs.shared.settling import Settled, require_layout, settle
 from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog, Job

@@ -12,7 +12,6 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from workstealing.jobs.key_walk import KeyShare, StoredPlace, is_users_key, scan_page
 from workstealing.jobs.leftovers.rule import (
     LIVE,
     Item,
@@ -23,6 +22,7 @@ from workstealing.jobs.leftovers.rule import (
     Unknown,
     exactly,
 )
+from workstealing.jobs.shared.key_walk import KeyShare, StoredPlace, is_users_key, scan_page
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command

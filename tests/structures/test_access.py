@@ -98,17 +98,18 @@ SENDERS: dict[str, tuple[Access, ...]] = {
     "structures/layout.py": (_HASHES, _KEYS, ACCESS["tracked set"], *_QUEUES),
     "structures/namespace.py": (_HASHES, _KEYS, ACCESS["shuffle queue"]),
     "jobs/adopt_hashes": (JOBS["AdoptHashes"].on(_HASHES),),
-    "jobs/backend_moves.py": (
+    "jobs/shared/backend_moves.py": (
         JOBS["MigrateToEmulated"].on(_HASHES),
         JOBS["MigrateToNative"].on(_HASHES),
     ),
     # Of durable keys the run under the rule says it: they have no `items_backlog`.
-    "jobs/due_collecting.py": (_HASHES, *_QUEUES),
-    "jobs/key_walk.py": (JOBS["AdoptHashes"].on(_HASHES), LEFTOVERS),
+    "jobs/shared/due_looks.py": (_HASHES, *_QUEUES),
+    "jobs/shared/due_collecting.py": (_HASHES, *_QUEUES),
+    "jobs/shared/key_walk.py": (JOBS["AdoptHashes"].on(_HASHES), LEFTOVERS),
     "jobs/leftovers": (LEFTOVERS,),
     **{f"jobs/{path.name}": (LEFTOVERS,) for path in FOLDERS["jobs"].glob("*_leftovers.py")},
-    "jobs/log_jobs.py": (ACCESS["log"],),
-    "jobs/settling.py": (ACCESS["tracked set"],),
+    "jobs/shared/log_jobs.py": (ACCESS["log"],),
+    "jobs/shared/settling.py": (ACCESS["tracked set"],),
     "jobs/shuffle_queue_reaper": (ACCESS["shuffle queue"],),
     "jobs/time_shard_sweeper": (ACCESS["time shard queue"],),
     "metrics": (LEDGER,),

@@ -46,7 +46,7 @@ from pyspark.sql.types import (
 
 from workstealing.clock import Duration
 from workstealing.errors import Aborted, ConfigurationError, TooManyRemovals, is_abort
-from workstealing.jobs.settling import (
+from workstealing.jobs.shared.settling import (
     Settled,
     require_layout,
     settle,
