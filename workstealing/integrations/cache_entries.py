@@ -32,17 +32,17 @@ from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.cached_policy import Policy
 from workstealing.structures.volatile_hashes.caching import CachedFunction
 from workstealing.structures.volatile_hashes.calls import HostCall, breaker_of, may_ask
-from workstealing.structures.volatile_hashes.own_commands import (
-    COUNT_EXISTING,
-    FORGET,
-    MOVE_FIELD,
-    STORE,
-)
 from workstealing.structures.volatile_hashes.serializers import (
     PICKLE,
     Serializer,
     StoredForm,
     checked_serializer,
+)
+from workstealing.structures.volatile_hashes.surface import (
+    COUNT_EXISTING,
+    FORGET,
+    MOVE_FIELD,
+    STORE,
 )
 
 T = TypeVar("T")

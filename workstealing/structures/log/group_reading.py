@@ -39,12 +39,12 @@ from workstealing.errors import (
     LayoutError,
     UndecodableEntryError,
 )
+from workstealing.store.grants import Receipt
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait, same
 from workstealing.structures.log.base import Known, checked_integer
 from workstealing.structures.log.codecs import Codec, decode_all
 from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, ReadingEntries
-from workstealing.structures.receipts import Receipt
 from workstealing.structures.stored import stored_number, unbelieved
 
 _GRAVE = re.compile(rb"(\d{1,16}) (\d{1,16}) (\d{1,9}):")

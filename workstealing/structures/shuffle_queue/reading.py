@@ -35,10 +35,9 @@ from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.recruiting.checks import checked_count
 from workstealing.store.blocking import block_ms
-from workstealing.store.grants import Asking, asks
+from workstealing.store.grants import AskedReads, Asking, Receipts, asks
 from workstealing.store.operations import Operation, Steps, Wait
 from workstealing.structures.layout import as_text, checked_text
-from workstealing.structures.receipts import AskedReads, Receipts
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import Message, note_pickup_delay, read_message
 from workstealing.structures.shuffle_queue.names import (

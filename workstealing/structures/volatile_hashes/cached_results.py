@@ -39,7 +39,7 @@ from workstealing.structures.volatile_hashes.cached_policy import (
 )
 from workstealing.structures.volatile_hashes.calls import breaker_of, may_ask, only_breaker
 from workstealing.structures.volatile_hashes.flights import Awaited, CachedFlight, Landing
-from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, LOOK, STORE, UNLEASE
+from workstealing.structures.volatile_hashes.surface import FORGET, LEASE, LOOK, STORE, UNLEASE
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -29,7 +29,7 @@ from workstealing.structures.namespace import (
     Names,
     NamespaceKind,
 )
-from workstealing.structures.volatile_hashes.own_commands import (
+from workstealing.structures.volatile_hashes.surface import (
     COUNT_EXISTING,
     FORGET,
     LEASE,

@@ -1,9 +1,9 @@
 """Hashes whose fields expire one by one: the namespace, its backend and its layout.
 
 The commands themselves, `hsetex` and the others, are found where they are done: `surface.py` has
-the methods, which are redis-py's own; `commands.py` looks up the script of each on an emulated
-namespace, `hsetex` that of lua/volatile_hashes/hsetex.lua; `own_commands.py` has those that no
-server has; a native namespace sends the server its own command.
+the methods, which are redis-py's own, and the commands that no server has; `commands.py` looks up
+the script of each on an emulated namespace, `hsetex` that of lua/volatile_hashes/hsetex.lua; a
+native namespace sends the server its own command.
 """
 
 from __future__ import annotations
@@ -77,11 +77,6 @@ from workstealing.structures.volatile_hashes.commands import (
     is_once,
     require_users_keys,
 )
-from workstealing.structures.volatile_hashes.own_commands import (
-    OWN_COMMANDS,
-    VALKEY_QUIRKS,
-    require_faithful,
-)
 from workstealing.structures.volatile_hashes.server_faults import (
     REDIS,
     applying_to_any,
@@ -89,9 +84,12 @@ from workstealing.structures.volatile_hashes.server_faults import (
     server_of,
 )
 from workstealing.structures.volatile_hashes.surface import (
+    OWN_COMMANDS,
+    VALKEY_QUIRKS,
     AsyncHashSurface,
     BlockingHashSurface,
     QueuedHashSurface,
+    require_faithful,
 )
 
 BACKENDS = ("auto", "emulated", "native")
