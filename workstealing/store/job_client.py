@@ -21,8 +21,7 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from workstealing.errors import ConfigurationError, Moved, Unmapped, blamed
-from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker
-from workstealing.recruiting.health import Server
+from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker, Server
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget, RoundTripTime
 from workstealing.store.connection import (
