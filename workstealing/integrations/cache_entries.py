@@ -27,11 +27,11 @@ from workstealing.recruiting.deferral import Enlister, is_deferring
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.recruiting.recruiter import default_recruiter
 from workstealing.store.fleet import Fleet
-from workstealing.store.job_client import is_cluster
+from workstealing.store.job_client import HostCall, is_cluster, may_ask
 from workstealing.structures.volatile_hashes import VolatileHashes
 from workstealing.structures.volatile_hashes.cached_policy import Policy
+from workstealing.structures.volatile_hashes.cached_results import breaker_of
 from workstealing.structures.volatile_hashes.caching import CachedFunction
-from workstealing.structures.volatile_hashes.calls import HostCall, breaker_of, may_ask
 from workstealing.structures.volatile_hashes.own_commands import (
     COUNT_EXISTING,
     FORGET,

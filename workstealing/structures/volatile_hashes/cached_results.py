@@ -25,6 +25,7 @@ from workstealing.recruiting.cache_figures import CACHES, CacheFigures
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.store.aside import leaves_open
+from workstealing.store.job_client import may_ask
 from workstealing.store.operations import Sleep, Steps
 from workstealing.structures.volatile_hashes import flights
 from workstealing.structures.volatile_hashes.cached_policy import (
@@ -37,7 +38,6 @@ from workstealing.structures.volatile_hashes.cached_policy import (
     positions_of,
     signature_for,
 )
-from workstealing.structures.volatile_hashes.calls import breaker_of, may_ask, only_breaker
 from workstealing.structures.volatile_hashes.flights import Awaited, CachedFlight, Landing
 from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, LOOK, STORE, UNLEASE
 
@@ -59,6 +59,23 @@ _faults = FaultLog(SYSTEM_CLOCK)
 timeouts = HostTimeouts()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_faults.after_fork)
+
+
+def breaker_of(hashes: Any, key: Any) -> Breaker:
+    """Return the breaker of the server, or of the cluster's or fleet's node, that has a hash.
+
+    No round trip.
+    """
+    # On a fleet, the hash's own node.
+    node_of = getattr(hashes, "_node_of", None)
+    breaker: Breaker = (hashes if node_of is None else node_of((key,))).job_client.breaker_of(key)
+    return breaker
+
+
+def only_breaker(hashes: Any) -> Breaker | None:
+    """Return the breaker of all hashes; None: it depends on the hash, on a cluster or a fleet."""
+    is_divided = hasattr(hashes, "_node_of") or hashes.job_client.is_cluster
+    return None if is_divided else hashes.job_client.breaker_of("")
 
 
 class CachedEntry(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from workstealing.recruiting.deferral import defer
 from workstealing.store.aside import PATIENCE_SECONDS, finish
 from workstealing.store.grants import run_aside
+from workstealing.store.job_client import HostCall
 from workstealing.store.operations import AS_BYTES, Steps, drive, drive_async
 from workstealing.structures.volatile_hashes.cached_policy import (
     KeptError,
@@ -23,7 +24,6 @@ from workstealing.structures.volatile_hashes.cached_results import (
     ComputingTurn,
     timeouts,
 )
-from workstealing.structures.volatile_hashes.calls import HostCall
 from workstealing.structures.volatile_hashes.flights import Awaited
 
 P = ParamSpec("P")
