@@ -20,8 +20,8 @@ from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import LayoutError, Moved, OutOfTime, Skipped, is_connection_fault
+from workstealing.recruiting.breakers import Servers
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.health import Servers
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,

@@ -19,10 +19,10 @@ from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import LISTENERS
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.faults import FaultLog
-from workstealing.recruiting.health import ERRORS_NAMED, OTHER_ERRORS, error_name
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.lottery import MOST_MEASURED
 from workstealing.recruiting.recruiter import Recruiter
+from workstealing.recruiting.tally import ERRORS_NAMED, OTHER_ERRORS, error_name
 
 JOBS_NAMED = 100
 LOOKUPS = {"hits": "hit", "stale": "stale", "misses": "miss"}

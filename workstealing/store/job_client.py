@@ -30,9 +30,8 @@ from workstealing.errors import (
     is_connection_fault,
     is_pool_full,
 )
-from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker
+from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker, Server
 from workstealing.recruiting.faults import HostTimeouts
-from workstealing.recruiting.health import Server
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget, RoundTripTime
 from workstealing.store.connection import (
@@ -604,7 +603,7 @@ def may_ask(breaker: Breaker) -> bool:
 
 
 class HostCall:
-    """A host's call, whose end its breaker learns: `with HostCall(breaker, timeouts): ...`.
+    """A host's call to a server, whose end its breaker learns: `with HostCall(breaker, timeouts)`.
 
     A fault opens the breaker, and a reply closes it, an error reply too. A full pool says nothing
     about the server; neither do errors that are no client's. Everything passes.
