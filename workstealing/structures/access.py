@@ -83,11 +83,12 @@ class Access:
         )
 
     def patterns(self, name: str, namespace: str = "", users: Sequence[str] = ()) -> list[str]:
-        """Return the patterns of its keys.
+        """Return the patterns of the keys that the structure uses.
 
         Arguments:
-            name: and namespace where it has one besides.
-            users: patterns of the user's own keys, where it works on such.
+            name: the structure's.
+            namespace: the structure's, if it has one.
+            users: patterns of the user's own keys, if the structure works on such keys.
         """
         told = {"NAMESPACE": _literal(namespace), "NAME": _literal(name)}
         own = [re.sub("NAMESPACE|NAME", lambda found: told[found[0]], each) for each in self.keys]

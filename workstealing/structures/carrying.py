@@ -5,9 +5,10 @@ home: each user carries it first. So its copy there is frozen, and every dump of
 new home writes a dump once: a set of carried keys, which is kept until the move is over, refuses
 every later one, however late its carrier comes. Only then is the frozen copy removed.
 
-The former home gives each copy a token at the first look, and forgets it with the copy. The mark of
-a carried key is of its token. So a key that a process of before the move, or of an earlier fleet,
-has written there again is another copy: it is carried, too, unless the new home has the key.
+The former home gives a copy a token at the first look at the copy, and removes the token with the
+copy. The mark of a carried key is of its token. So a key that a process of before the move, or of
+an earlier fleet, has written there again is another copy: it is carried, too, unless the new home
+has the key.
 """
 
 from __future__ import annotations

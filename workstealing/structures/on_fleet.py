@@ -31,7 +31,7 @@ _MOST_DONE = 100_000
 
 
 def form_for(kind: type[Any], client: Any) -> type[Any]:
-    """Return the class of a structure that is constructed by a class: its form for fleets, or it.
+    """Return the class of the structure that `kind` makes on a client: its fleet form, or `kind`.
 
     Raises: ConfigurationError for the other kind of fleet, and for a user's subclass, which has no
     form for fleets.

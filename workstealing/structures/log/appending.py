@@ -183,7 +183,7 @@ class Appending(LogBase):
 
 
 def checked_entries(entries: list[bytes], block: int) -> list[bytes]:
-    """Return the entries of one call. Raises: ConfigurationError if there are none or too many."""
+    """Return the entries of one call. Raises: ConfigurationError if one call cannot take them."""
     count = len(entries)
     if not 1 <= count <= MOST_ENTRIES:
         raise ConfigurationError(

@@ -14,8 +14,9 @@ stream that comes in after the look comes with a notification of a greater id. X
 id returns at once if the notification was added before it, however many other notifications came:
 the stream keeps the last one, and one is enough, because each reader that wakes looks for itself.
 The writers of the legacy stream add no notification, so the same XREAD waits on that stream too,
-from its last id at the look. A delayed message returns by the clock: a look tells when the next one
-returns, and a script that delays a message adds a notification.
+from its last id at the look. A delayed message returns at its time without a notification, so a
+look tells when the next one returns. A script that delays a message adds a notification, so that
+waiting readers learn the time.
 
 A notification names the stream that came in, and a reader that wakes looks there first. The name is
 only a guess: the look serves the stream whose turn it is, and finds nothing only if the ring is
@@ -336,7 +337,7 @@ class ReadingMessages(QueueBase):
         prefer: int | None,
         woken: int | None = None,
     ) -> Steps[tuple[list[Message], bool] | NoMessages]:
-        """Look once, for one piece; say too whether more messages may be left."""
+        """Look once, for n messages at most; say too whether more may be left."""
         consumer = asked.consumer
         announced = view.announced.get(consumer)
         # A queue that is read is in use, however short its time to live.

@@ -213,8 +213,9 @@ class _EitherCassandraStore:
             gc_grace_seconds: how long Cassandra keeps tombstones at least: longer than any node of
                 yours is ever down, or is repaired after.
 
-        A node that was down for longer brings consumed messages back; see docs/cassandra.md.
-        Raises: cassandra-driver's errors. One statement; the keyspace must exist.
+        A node that was down for longer than `gc_grace_seconds` brings consumed messages back; see
+        docs/cassandra.md. Raises: cassandra-driver's errors. One statement; the keyspace must
+        exist.
         """
         self.session.execute(
             f"CREATE TABLE IF NOT EXISTS {self.table} ({_COLUMNS})"

@@ -16,8 +16,9 @@ and that each changed message is still live. So two consumers never get one mess
 is acknowledged whatever else goes on: a batch that comes too late for it changes nothing, or leaves
 columns without ``live``, which count as no message.
 
-``lock`` holds a `Lock`: how far each kind has been read. Tombstones lie behind those places, and no
-take reads them again. A producer puts no message behind them either: it reads the lock first.
+The static column ``lock`` holds a `Lock`, which says how far the rows of the kinds 0, 1 and 2 have
+been read. Tombstones lie behind those places, and no take reads them again. A producer puts no
+message behind them either: it reads the lock first.
 """
 
 from __future__ import annotations
@@ -277,7 +278,7 @@ class CassandraTimeShards:
         return found[:n]
 
     def revive(self, time_shard: int, ids: Collection[str]) -> Steps[int]:
-        """Let messages of the dead set wait again, by a batch for each 50."""
+        """Let messages of the dead set wait again, in one batch for each 50 messages."""
         count = 0
         for some in _pieces(list(ids)):
 

@@ -31,8 +31,8 @@ def ask_sub_sets(
 ) -> dict[int, Any]:
     """Send one command to each of several sub-sets; return the replies by sub-set.
 
-    Raises: LayoutError for a foreign key in a sub-set's place; the error in another error reply;
-    OutOfTime; connection faults. One round trip to each of their nodes.
+    Raises: LayoutError for a foreign key in a sub-set's place; any other error reply, as its own
+    error; OutOfTime; connection faults. One round trip to each of their nodes.
     """
     nodes: dict[Node, list[int]] = {}
     for sub_set in commands:
