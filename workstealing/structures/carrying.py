@@ -28,11 +28,12 @@ def carry(old: Any, new: Any, key: Any, layouts: tuple[Layout, Layout]) -> Steps
     Each step is a structure, and an operation for its client.
 
     Arguments:
-        old: the structures of two nodes.
-        new: the structures of two nodes.
-        layouts: theirs.
+        old: the structure at the key's former home.
+        new: the structure at the key's new home.
+        layouts: the layouts of the two structures.
 
-    Raises: ConfigurationError if they differ. One round trip, or three.
+    Raises: ConfigurationError if the layouts differ. One round trip if the key is gone, otherwise
+    three.
     """
     require_alike(old, *layouts)
     name = to_bytes(key)
@@ -105,7 +106,7 @@ def fence_raised(structure: Any, shard: int, token: bytes) -> Operation:
 def require_alike(structure: Any, old: Layout, new: Layout) -> None:
     """Check that keys can be carried from one layout to another.
 
-    Raises: ConfigurationError if they cannot.
+    Raises: ConfigurationError if the keys cannot be carried.
     """
     # In any move: the walk that hands fields back may have passed a key's place at the new home.
     if old.is_moving or (old.backend, old.index_shards) != (new.backend, new.index_shards):

@@ -344,8 +344,8 @@ class BlockingFleetPipeline(FleetPipeline):
             raise_on_error: whether the first error is raised, when all nodes have been served, or
                 returned in its place.
 
-        A node that cannot be reached gives its error for each of its commands. One round trip a
-        node, one after the other.
+        For a node that cannot be reached, each of its commands has the error as its result. One
+        round trip a node, one after the other.
         """
         self._structure.ready(self._names(), leases=True)
         size, by_node = self._taken()

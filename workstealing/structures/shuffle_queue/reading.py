@@ -4,9 +4,9 @@ A script must be told its keys before it knows whose turn it is. Every reply nam
 come next, so a reader passes those few. If it is wrong, the script changes nothing, and the reader
 calls again with the streams that the new reply names. The third time it passes all streams.
 
-The usual read has a small script of its own. It follows a plan that the last full read has left in
-the queue: the streams that are served next while no other stream gets messages. A script that lets
-another stream in, or an entry return, removes the plan, so the plan is always right.
+The usual read has a small script of its own. The script follows a plan that the last full read has
+left in the queue: the streams that are served next while no other stream gets messages. A script
+that lets another stream in, or an entry return, removes the plan, so the plan is always right.
 
 Why no wake-up is lost. A script that puts a stream into an empty ring adds a notification. A look
 that finds nothing has left the ring empty, and returns the last id of the notifications. So a
@@ -162,8 +162,8 @@ class ReadingMessages(QueueBase):
 
         Raises: ConfigurationError; LayoutError. One round trip and about ten Redis commands,
         however many streams there are, if the read before has seen the streams that are next in
-        turn; two more round trips at worst. One more every five seconds, to show that the consumer
-        is alive.
+        turn; two more round trips at worst. One more round trip every five seconds, to show that
+        the consumer is alive.
 
         A read that redis-py sends twice is answered by the same message. A call that is interrupted
         or cut off gives back what it was granted, within the client's own time-out.
@@ -184,8 +184,8 @@ class ReadingMessages(QueueBase):
         Arguments:
             n: 1 to 1,000; others as of `read`.
 
-        Returns: a list, empty if nothing came. It waits for the first message only. Raises: as
-        `read`. More than 100 are read in pieces of up to 100, each by a script of its own; other
+        Returns: a list, empty if nothing came. The call waits for the first message only. Raises:
+        as `read`. More than 100 are read in pieces of up to 100, each by a script of its own; other
         consumers may read in between. A fault after the first piece ends the call with the messages
         that were read. If the process is killed then, they stay pending until the reaper returns
         them. Round trips as of `read` for each piece; about six Redis commands a message.

@@ -17,7 +17,7 @@ class Source(Protocol):
     """The two questions that the jobs of a tracked set ask about a table, each in a slice.
 
     Both methods must read all data committed so far (no lagging replica, no cache), and end within
-    the given seconds. They raise `errors.Skipped` if the database cannot be asked now. A source may
+    the given seconds. Both raise `errors.Skipped` if the database cannot be asked now. A source may
     have more methods: `warm_up(seconds)`; `random_ids(n, seconds)`, which draws the ids of n rows
     with work at random, for `TrackedSet.drift`; and `require_ready()`, which raises Skipped before
     anything is touched.
