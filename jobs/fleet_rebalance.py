@@ -11,8 +11,8 @@ from redis.exceptions import RedisError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError, OutOfTime, Skipped
+from workstealing.recruiting.breakers import Servers
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.health import Servers
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,

@@ -21,8 +21,8 @@ from redis.exceptions import ResponseError
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import LayoutError, OutOfTime, Skipped, is_connection_fault
 from workstealing.jobs.shared.due_looks import due_backlog, looks, observe_items
+from workstealing.recruiting.breakers import Servers
 from workstealing.recruiting.checks import checked_limit
-from workstealing.recruiting.health import Servers
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,

@@ -34,8 +34,8 @@ from workstealing.cli.output import (
     print_json,
     printable,
     say,
-    spell,
 )
+from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
 from workstealing.structures import ShuffleQueue
 from workstealing.structures.layout import as_text
@@ -414,7 +414,7 @@ class Watching:
         return "\n\n".join(each.text() for each in self._queue.pictures(seen)) + "\n"
 
     def drawn(self, seen: dict[str, Any]) -> Any:
-        """Return a look as rich draws it."""
+        """Return a look as an object that rich can draw."""
         from rich.console import Group
         from rich.text import Text
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
+from workstealing.clock import roughly
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.events import FAULTS, FleetEvent
 from workstealing.metrics.ledger import Ledger
@@ -23,7 +24,6 @@ from workstealing.metrics.minutes import Away, Process, ledger_names, text
 from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting import Recruiter
 from workstealing.recruiting.breakers import server_name
-from workstealing.recruiting.health import roughly
 from workstealing.safe_text import visible
 from workstealing.store.fleet import one_server
 from workstealing.store.job_client import job_client_of

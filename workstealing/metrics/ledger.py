@@ -69,8 +69,8 @@ from workstealing.recruiting.recruiter import Recruiter
 from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import TIMEOUT_SECONDS, Budget
 from workstealing.store.connection import Command, OneAttempt, checked
+from workstealing.store.job_client import HostCall, may_ask
 from workstealing.structures.namespace import Layout
-from workstealing.structures.volatile_hashes.calls import HostCall, may_ask
 
 __all__ = [
     "CacheMinute",

@@ -4,9 +4,9 @@ Of a batch all entries are appended, or none.
 
 A script must be told its keys before it knows where the log ends. So a writer passes the blocks
 from the last end that it knows. If the log has grown past them since, the script changes nothing,
-and the writer calls again with the end that the reply names. It also passes the groups in which
-members wait. If these are too many for one script, further scripts wake the others, so that none
-holds the server up for long.
+and the writer calls again with the end that the reply names. The script also passes the groups in
+which members wait. If these are too many for one script, further scripts wake the others, so that
+none holds the server up for long.
 
 An eviction moves the first available offset at once, and frees memory by whole blocks. Deleting
 evicts all entries first, block by block, and then deletes the rest at once: a client that dies in
@@ -151,8 +151,7 @@ class Appending(LogBase):
         """Wake the members of groups that the script of an append has not woken.
 
         If a writer dies in between, the waiting members find the entries themselves, because they
-        look now and then. The same holds for members that this cannot wake: it raises no error of
-        Redis.
+        look now and then. So they do if this method cannot wake them; it raises no error of Redis.
         """
         left = list(groups)
         while left:
@@ -196,7 +195,7 @@ class Appending(LogBase):
 
 
 def checked_entries(entries: list[bytes], block: int) -> list[bytes]:
-    """Return the entries of one call. Raises: ConfigurationError if there are none or too many."""
+    """Return the entries of one call. Raises: ConfigurationError if one call cannot take them."""
     count = len(entries)
     if not 1 <= count <= MOST_ENTRIES:
         raise ConfigurationError(
@@ -228,8 +227,8 @@ class Removing(LogBase):
     def evict(self, offset: int | None = None, *, keep: int | None = None) -> Steps[int]:
         """Evict old entries: all up to and including an offset, or all but the last ones.
 
-        They are gone for all readers at once; their memory is freed by whole blocks. All other
-        entries keep their offsets. One of the two arguments is given: offset, 0 or more, or keep,
+        Evicted entries are gone for all readers at once; their memory is freed by whole blocks. All
+        other entries keep their offsets. Give one of the two arguments: offset, 0 or more, or keep,
         how many entries stay. Returns: how many were evicted. Raises: ConfigurationError;
         LayoutError, also for keep= if the block of the last entry is not there, and if 10,000
         blocks in a row are not there that would have to be freed. One round trip for each 100
@@ -246,11 +245,11 @@ class Removing(LogBase):
 
     @operation
     def delete(self) -> Steps[bool]:
-        """Delete the log with its entries, its groups and their dead.
+        """Delete the log with its entries, its groups and the groups' dead entries.
 
         Returns: whether there was one. Raises: LayoutError, also if entries are appended faster
-        than it can delete. One round trip for each 100 blocks, and three more. It is not atomic,
-        but an append in between loses nothing that a reader could still have found.
+        than it can delete. One round trip for each 100 blocks, and three more. The deletion is not
+        atomic, but an append in between loses nothing that a reader could still have found.
         """
         return self._deleting()
 

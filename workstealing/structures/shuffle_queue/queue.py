@@ -2,8 +2,9 @@
 
 A deletion takes some keys at a time, and after a kill the next one goes on from there.
 Streams go first, from the highest number down, and the span shrinks with them, so it tells which
-streams are left. The groups follow, each with all its keys. The rest goes last, at once, with the
-queue's place in the due index. A writer that comes in between finds a smaller queue that is whole.
+streams are left. The groups follow, each with all its keys. The queue's other keys go last, all at
+once, with the queue's place in the due index. A writer that comes in between finds a smaller queue
+that is whole.
 """
 
 from __future__ import annotations
@@ -249,9 +250,10 @@ class ShuffleQueue(_Operations, BlockingAsks, BlockingWaiting):
     """A queue of many tenants over Redis streams, served fairly.
 
     Each tenant has a few streams of its own by a stable choice, and its messages go to the shortest
-    of them; two tenants rarely share all of theirs. Readers go round the streams that have
-    messages, one message each. So a tenant with a million messages delays only tenants that share
-    its streams. Delivery is at least once: a delivered message stays pending until `ack`.
+    of these streams; two tenants rarely have all streams in common. Readers go round the streams
+    that have messages, one message each. So a tenant with a million messages delays only tenants
+    that share its streams. Delivery is at least once: a delivered message stays pending until
+    `ack`.
 
     Arguments:
         client: a redis.Redis or redis.RedisCluster (`AsyncShuffleQueue` takes an asyncio client).

@@ -1,8 +1,8 @@
 """Which streams a tenant writes to, and in which turns a group's streams are read.
 
 The choice of a tenant's streams says the probability that two tenants share theirs. The turns are
-those that a process knows: a plan, and a view of the ring with the delays of its pickups. `reading`
-says how both are used.
+those that a process knows: a plan, and a view of the ring with the delays of its pickups. The
+module `reading` says how turns and rings are used.
 """
 
 from __future__ import annotations
