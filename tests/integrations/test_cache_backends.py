@@ -46,7 +46,7 @@ from workstealing.recruiting.deferral import Deferral, current
 from workstealing.store.fleet import Fleet
 from workstealing.structures import VolatileHashes
 from workstealing.structures.volatile_hashes import hashes as hashes_module
-from workstealing.structures.volatile_hashes.serializers import JSON
+from workstealing.structures.volatile_hashes.cached_policy import JSON
 from workstealing.structures.volatile_hashes.surface import LEASE, STORE
 from workstealing.testing import never
 

@@ -7,9 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app
 from workstealing.cli.arguments import at_least, duration
-from workstealing.cli.clients import FAULTS, said
+from workstealing.cli.clients import (
+    FAULTS,
+    add_app_option,
+    application_prints_to_stderr,
+    load_app,
+    said,
+)
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
 from workstealing.cli.run import (
     FAULTY,

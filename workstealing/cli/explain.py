@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from workstealing.cli.apps import application_prints_to_stderr, load_app, named_app
-from workstealing.cli.clients import add_fleet_options
+from workstealing.cli.clients import (
+    add_fleet_options,
+    application_prints_to_stderr,
+    load_app,
+    named_app,
+)
 from workstealing.cli.output import add_json_option, print_json, printable, say
 from workstealing.cli.status import looker
 from workstealing.clock import roughly

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app
 from workstealing.cli.arguments import at_least, duration
+from workstealing.cli.clients import add_app_option, application_prints_to_stderr, load_app
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
 from workstealing.errors import ConfigurationError, OutOfTime
 from workstealing.recruiting import Hooks, Outcome, Recruiter

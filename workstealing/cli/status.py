@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.cli.apps import (
+from workstealing.cli.clients import (
+    FAULTS,
     VARIABLE,
+    add_fleet_options,
+    address_of,
     application_prints_to_stderr,
+    ledger_for,
     load_app,
     named_app,
+    said,
 )
-from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, ledger_for, said
 from workstealing.cli.events import as_data, line
 from workstealing.cli.output import (
     add_json_option,

@@ -10,9 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workstealing.cli.apps import application_prints_to_stderr, found_at
 from workstealing.cli.arguments import at_least, frequency, number
-from workstealing.cli.clients import FAULTS, add_url_option, client_at, said
+from workstealing.cli.clients import (
+    FAULTS,
+    add_url_option,
+    application_prints_to_stderr,
+    client_at,
+    found_at,
+    said,
+)
 from workstealing.cli.output import (
     add_json_option,
     note,
