@@ -241,7 +241,7 @@ class CachedResults(Generic[P, R]):
         return ("HMGET", turn.key, turn.field)
 
     def _answered(self, turn: ComputingTurn, reply: Any) -> CachedEntry | None:
-        """Return the entry that answers the question, also if it is due."""
+        """Return the entry in the reply, also if the entry is due."""
         if self._policy.stale or self._policy.early:
             return self._entry(turn, *reply)
         return self._entry(turn, reply[0], -1)
@@ -401,8 +401,8 @@ class CachedResults(Generic[P, R]):
     ) -> Steps[CachedEntry | None]:
         """Wait for a computation, keep its lease alive, and return its value if it is ours.
 
-        Only this process knows that its computer lives. One that is stopped stops the callers that
-        would extend its lease.
+        Only this process knows that its computer lives. A process that is stopped also stops the
+        callers that would extend the lease.
         """
         policy = self._policy
         while not computation.is_over:

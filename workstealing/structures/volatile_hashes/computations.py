@@ -202,8 +202,8 @@ def join(
         blocks: whether the caller would hold up its whole thread by waiting.
 
     Returns no computation if the caller would wait for itself: the function calls itself, or two
-    functions each other. A caller that follows a computation waits from now on, so that two callers
-    do not both find that the other one does not; `waits_no_more` ends it.
+    functions each other. A caller that follows a computation waits from now on, so that of two
+    callers at least one sees that the other one waits; `waits_no_more` ends the wait.
     """
     caller = running()
     with _lock:
