@@ -153,6 +153,33 @@ def test_a_url_alone_finds_the_one_ledger_there(command: Any, redis7: RedisServe
     assert command.json("status", "--url", redis7.url, "--ledger", "slow")["is_fleet"]
     report(redis7, "default")
     assert command.json("status", "--url", redis7.url)["is_fleet"]
+    for name in ("status", "events"):
+        command(name, "--url", redis7.url)
+        assert command.err == (
+            "this is the ledger 'default'; the same Redis has the ledgers fast, slow, too: --ledger"
+            " NAME shows one of them\n"
+        )
+    command("status", "--url", redis7.url, "--ledger", "default")
+    assert command.err == ""
+
+
+def test_the_default_ledger_alone_needs_no_word(command: Any, redis7: RedisServer) -> None:
+    report(redis7)
+    command("status", "--url", redis7.url)
+    assert command.err == ""
+
+
+def test_a_cluster_has_other_ledgers_too(command: Any, cluster: RedisCluster3) -> None:
+    for name in ("default", "fast", "slow"):
+        report(cluster, name)
+    command("status", "--url", cluster.url)
+    assert "the same Redis has the ledgers fast, slow, too" in command.err
+    assert command.json("status", "--url", cluster.url, "--ledger", "slow")["is_fleet"]
+
+
+def test_the_one_ledger_of_a_cluster_is_found(command: Any, cluster: RedisCluster3) -> None:
+    report(cluster, "fast")
+    assert command.json("status", "--url", cluster.url)["is_fleet"]
 
 
 def test_caches_of_the_last_hour(command: Any, redis7: RedisServer) -> None:
