@@ -303,6 +303,36 @@ def test_a_job_that_nobody_knows_is_explained(command: Any, redis7: RedisServer)
     assert "there is nothing to look at" in command.refused("explain", "tidy")
 
 
+def test_a_ledger_that_was_emptied_is_said(command: Any, redis7: RedisServer) -> None:
+    """Its processes and their jobs have not just started: only the figures are new."""
+    recruiter = Recruiter(random=lambda: 1.0)
+    recruiter.install(FunctionJob(lambda slice: 0, name="sweep"), rate=0.25)
+    ledger = Ledger(redis7.client())
+    recruiter.add_hook(ledger)
+
+    def reported() -> None:
+        ledger.on_enlisted(600)
+        for _ in range(30):
+            ledger.on_recruited("sweep")
+            ledger.on_outcome("sweep", Outcome.WORKED, 5, 0.002, None)
+        assert ledger.flush(30.0)
+
+    reported()
+    assert "sweep: just started: nothing to say yet" in command("status", "--url", redis7.url)
+    redis7.client().flushall()
+    # One report sees it, and the next one tells it.
+    for _ in range(3):
+        reported()
+    text = command("status", "--url", redis7.url)
+    moment = r"the ledger was emptied at \d\d:\d\d:\d\d UTC, and has figures since then"
+    assert re.search(rf"^{moment}$", text, re.MULTILINE), text
+    assert re.search(rf"^sweep: nothing to say yet: {moment}$", text, re.MULTILINE), text
+    assert "just started" not in text
+    said = command.json("status", "--url", redis7.url)
+    assert (said["is_well"], len(said["notes"])) == (None, 1)
+    kill(ledger)
+
+
 def test_what_needs_attention_is_said_and_is_the_exit_status(
     command: Any, redis7: RedisServer
 ) -> None:

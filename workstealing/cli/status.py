@@ -90,7 +90,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     Raises: ConfigurationError.
     """
     from workstealing.dashboard.figures import OwnMinutes
-    from workstealing.dashboard.fleet_state import DENIALS, DENIED, then
+    from workstealing.dashboard.fleet_state import DENIALS, DENIED, Why, then
     from workstealing.dashboard.queries import Queries
     from workstealing.dashboard.refusals import Refusals, own_refusals, server_of_client
     from workstealing.dashboard.watched import watch_all
@@ -117,7 +117,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
         processes=None if client is None else lambda: asked(lambda: processes(client, name)),
         server_now=None if client is None else lambda: asked(lambda: server_time(client, name)),
         where=None if client is None else server_of_client(client),
-        refusal=(lambda: None) if client is None else Refusals(client, name),
+        refusal=Why if client is None else Refusals(client, name),
         own_refusals=lambda: [] if recruiter is None else own_refusals(recruiter),
         events=lambda: [] if client is None else asked(lambda: read_events(client, name)),
         describe=said,

@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from workstealing.metrics.events import EMPTIED, FleetEvent
 from workstealing.metrics.minutes import Away, Process
 from workstealing.metrics.watching import is_stuck
 from workstealing.recruiting.health import roughly
@@ -50,6 +51,25 @@ DENIALS = frozenset({"NoPermissionError", "AuthenticationError"})
 def then(kind: str) -> str:
     """Return the end of an alarm's sentence: what to do next."""
     return f"; next: {STEPS[kind]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a ledger's server takes no reports, as far as it says.
+
+    Fields: known: a sentence, None: it gives no reason; unasked: the questions that it did not
+    answer, each with its error, or "".
+    """
+
+    known: str | None = None
+    unasked: str = ""
+
+    @property
+    def unknown(self) -> str:
+        """Say that the server could not be asked, and why; "" if it has answered."""
+        if not self.unasked:
+            return ""
+        return f"whether the ledger's server refuses reports is not known: {self.unasked}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +276,27 @@ def time_of_day(epoch: float) -> str:
         return "an unknown time"
 
 
+_HOUR = 3600.0
+
+
+def emptied(events: Iterable[FleetEvent], began: float | None, now: float) -> str | None:
+    """Say that the ledger was emptied in the last hour, and since when it has figures.
+
+    Arguments:
+        events: the newest first.
+        began: the oldest minute that has figures, None: none has.
+        now: both in seconds since the epoch.
+
+    Returns: None if it was not emptied, or has no figures.
+    """
+    at = next((each.at for each in events if each.kind == EMPTIED), None)
+    if at is None or began is None or now - at > _HOUR:
+        return None
+    # The event is told by the report that brings the first figures, within its minute.
+    since = "then" if began <= at + 60.0 else time_of_day(began)
+    return f"the ledger was emptied at {time_of_day(at)}, and has figures since {since}"
+
+
 def few(names: Sequence[str]) -> str:
     """Return a list for people: eight names at most, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -269,8 +310,10 @@ def jobs_of(jobs: Sequence[str]) -> str:
     return f"; {'its job rests' if len(jobs) == 1 else 'its jobs rest'}: {few(jobs)}"
 
 
-SILENCE = f"; they were killed, hang or have no way to the ledger{then(SILENT)}"
-"""The end of a sentence about silent processes, where nobody knows why they are."""
+def unexplained(why: Why) -> str:
+    """Return the end of a sentence about silent processes, where nobody knows why they are."""
+    unknown = f"; {why.unknown}" if why.unknown else ""
+    return f"; they were killed, hang or have no way to the ledger{unknown}{then(SILENT)}"
 
 
 def merged(

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError
 
-from workstealing.dashboard.fleet_state import DENIED, FULL, then
+from workstealing.dashboard.fleet_state import DENIED, FULL, Why, then
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import ledger_names, text
 from workstealing.recruiting import Recruiter
@@ -35,41 +35,60 @@ class Refusals:
 
     def __init__(self, client: Any, name: str = "default") -> None:
         self._client, self._name = client, name
-        # A question that is refused stands in the server's log of refusals, so it is asked once.
-        self._may_ask = True
+        # The errors of questions that the user may not ask: a refused one stands in the server's
+        # log of refusals, so it is asked once.
+        self._denied: dict[str, str] = {}
 
-    def __call__(self) -> str | None:
-        """Return a sentence, None: nothing is known. Two round trips; nothing is written.
+    def __call__(self) -> Why:
+        """Return the reason, and the questions without an answer. Two round trips, no write.
 
         A server that is full answers reads as before, and so does one that refuses the reports of
         another user.
         """
-        return _fullness(self._client) or self._denial()
+        unasked: dict[str, str] = {}
+        questions = {"INFO": self._fullness, "ACL LOG": self._denial}
+        for question, ask in questions.items():
+            try:
+                known = None if question in self._denied else ask()
+            except NoPermissionError as error:
+                self._denied[question] = type(error).__name__
+            except Exception as error:  # noqa: BLE001 - whatever a server says; it is told
+                unasked[question] = type(error).__name__
+            else:
+                if known is not None:
+                    return Why(known)
+        unasked |= self._denied
+        return Why(
+            None, ", ".join(f"{each}: {unasked[each]}" for each in questions if each in unasked)
+        )
+
+    def _fullness(self) -> str | None:
+        memory = self._client.info("memory")
+        used, most = int(memory["used_memory"]), int(memory["maxmemory"])
+        policy = text(memory["maxmemory_policy"])
+        if most and used >= most and policy == "noeviction":
+            return (
+                f"the server{self._at()} is full ({used:,} of {most:,} bytes, {policy}) and refuses"
+                f" reports: OutOfMemory{then(FULL)}"
+            )
+        return None
 
     def _denial(self) -> str | None:
-        if not self._may_ask:
+        entries = map(_plain, self._client.acl_log())
+        mine = [each for each in entries if _is_of(each, self._name)]
+        if not mine:
             return None
-        try:
-            entries = self._client.acl_log()
-        except (NoPermissionError, ResponseError):
-            # Not every server has it, and hardly any user may ask it.
-            self._may_ask = False
-            return None
-        except Exception:  # noqa: BLE001 - the questions for the figures say what is wrong
-            return None
-        with contextlib.suppress(Exception):
-            mine = [each for each in map(_plain, entries) if _is_of(each, self._name)]
-            if mine:
-                newest = min(mine, key=lambda each: float(each["age-seconds"]))
-                address = server_of_client(self._client)
-                at = "" if address is None else f" {address}"
-                host = newest["client-info"].get("addr", "").rpartition(":")[0]
-                to = f", to {host}" if host else ""
-                return (
-                    f"the server{at} refuses keys of this ledger to the user {newest['username']},"
-                    f" last {roughly(float(newest['age-seconds']))} ago{to}{then(DENIED)}"
-                )
-        return None
+        newest = min(mine, key=lambda each: float(each["age-seconds"]))
+        host = newest["client-info"].get("addr", "").rpartition(":")[0]
+        to = f", to {host}" if host else ""
+        return (
+            f"the server{self._at()} refuses keys of this ledger to the user {newest['username']},"
+            f" last {roughly(float(newest['age-seconds']))} ago{to}{then(DENIED)}"
+        )
+
+    def _at(self) -> str:
+        address = server_of_client(self._client)
+        return "" if address is None else f" {address}"
 
 
 _LATELY_SECONDS = 60.0
@@ -94,27 +113,6 @@ def _is_of(entry: Mapping[str, Any], name: str) -> bool:
         and entry["reason"] == "key"
         and any(each in entry["object"] for each in ledger_names(name))
     )
-
-
-def refusal_of(client: Any, name: str = "default") -> str | None:
-    """Say why a server refuses a ledger's reports, None: nothing is known; see `Refusals`."""
-    return Refusals(client, name)()
-
-
-def _fullness(client: Any) -> str | None:
-    with contextlib.suppress(Exception):
-        memory = client.info("memory")
-        used, most = int(memory["used_memory"]), int(memory["maxmemory"])
-        policy = memory["maxmemory_policy"]
-        policy = policy.decode() if isinstance(policy, bytes) else str(policy)
-        address = server_of_client(client)
-        at = "" if address is None else f" {address}"
-        if most and used >= most and policy == "noeviction":
-            return (
-                f"the server{at} is full ({used:,} of {most:,} bytes, {policy}) and refuses"
-                f" reports: OutOfMemory{then(FULL)}"
-            )
-    return None
 
 
 def own_refusals(recruiter: Recruiter) -> list[str]:
