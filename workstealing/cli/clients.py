@@ -334,7 +334,7 @@ def ledger_for(options: argparse.Namespace, recruiter: Recruiter | None) -> tupl
         recruiter: its own ledger is looked at.
 
     Raises: ConfigurationError, also if it, or the Redis, has several ledgers and the options name
-    none. At most one round trip; without a recruiter's ledger, up to a hundred look for one.
+    none. At most one round trip; without a recruiter's ledger, up to a hundred look for ledgers.
     """
     from workstealing.metrics.ledger import Ledger
 
@@ -357,28 +357,48 @@ def ledger_for(options: argparse.Namespace, recruiter: Recruiter | None) -> tupl
 def _only_ledger(client: Any) -> str:
     """Return the name of the one ledger of a Redis, "default" if that is there or none is found.
 
-    Raises: ConfigurationError if there are several others.
+    If there are others besides "default", a line on stderr names them. Raises: ConfigurationError
+    if there are several and none of them is "default".
     """
-    if client is None or is_cluster(client):
+    if client is None:
         return "default"
-    found: set[str] = set()
     try:
-        if client.exists("ws:ledger.default:layout"):
-            return "default"
-        cursor = 0
-        for _ in range(_LOOKS_FOR_LEDGERS):
-            cursor, keys = client.scan(cursor, match="ws:ledger.*:layout", count=_KEYS_A_LOOK)
-            found.update(to_bytes(each).decode(errors="replace")[10:-7] for each in keys)
-            if not cursor:
-                break
+        found = set(_ledgers(client))
+        # The walk may end before it has seen all keys.
+        is_there = "default" in found or client.exists("ws:ledger.default:layout")
     except FAULTS:
         # The command's own question to it says why.
+        return "default"
+    others = ", ".join(sorted(found - {"default"}))
+    if is_there:
+        if others:
+            note(
+                f"this is the ledger 'default'; the same Redis has the ledgers {others}, too:"
+                " --ledger NAME shows one of them"
+            )
         return "default"
     if len(found) > 1:
         raise ConfigurationError(
             f"the Redis has several ledgers: give --ledger {', or '.join(sorted(found))}"
         )
     return next(iter(found), "default")
+
+
+def _ledgers(client: Any) -> Iterator[str]:
+    """Yield the names of the ledgers of a Redis, as far as a hundred looks find them."""
+    nodes = client.get_primaries() if is_cluster(client) else [None]
+    for node in nodes:
+        to = {} if node is None else {"target_nodes": node}
+        cursor: Any = 0
+        for _ in range(_LOOKS_FOR_LEDGERS // len(nodes)):
+            cursor, keys = client.scan(cursor, match="ws:ledger.*:layout", count=_KEYS_A_LOOK, **to)
+            for each in keys:
+                yield printable(to_bytes(each).decode(errors="replace")[10:-7])
+            if node is not None:
+                # A cluster's client gives a cursor of each node.
+                cursor = cursor[node.name]
+            if not cursor:
+                break
 
 
 def client_for(url: str | None, recruiter: Recruiter | None) -> Any:

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError
 
 from workstealing.clock import roughly
 from workstealing.dashboard.watched import short_id
-from workstealing.metrics.events import FAULTS, FleetEvent
+from workstealing.metrics.events import EMPTIED, FAULTS, FleetEvent
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import Away, Process, ledger_names, text
 from workstealing.metrics.watching import is_stuck
@@ -64,6 +64,25 @@ DENIALS = frozenset({"NoPermissionError", "AuthenticationError"})
 def then(kind: str) -> str:
     """Return the end of an alarm's sentence: what to do next."""
     return f"; next: {STEPS[kind]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a ledger's server takes no reports, as far as it says.
+
+    Fields: known: a sentence, None: it gives no reason; unasked: the questions that it did not
+    answer, each with its error, or "".
+    """
+
+    known: str | None = None
+    unasked: str = ""
+
+    @property
+    def unknown(self) -> str:
+        """Say that the server could not be asked, and why; "" if it has answered."""
+        if not self.unasked:
+            return ""
+        return f"whether the ledger's server refuses reports is not known: {self.unasked}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +289,27 @@ def time_of_day(epoch: float) -> str:
         return "an unknown time"
 
 
+_HOUR = 3600.0
+
+
+def emptied(events: Iterable[FleetEvent], began: float | None, now: float) -> str | None:
+    """Say that the ledger was emptied in the last hour, and since when it has figures.
+
+    Arguments:
+        events: the newest first.
+        began: the oldest minute that has figures, None: none has.
+        now: both in seconds since the epoch.
+
+    Returns: None if it was not emptied, or has no figures.
+    """
+    at = next((each.at for each in events if each.kind == EMPTIED), None)
+    if at is None or began is None or now - at > _HOUR:
+        return None
+    # The event is told by the report that brings the first figures, within its minute.
+    since = "then" if began <= at + 60.0 else time_of_day(began)
+    return f"the ledger was emptied at {time_of_day(at)}, and has figures since {since}"
+
+
 def few(names: Sequence[str]) -> str:
     """Return a list for people: eight names at most, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -283,8 +323,10 @@ def jobs_of(jobs: Sequence[str]) -> str:
     return f"; {'its job rests' if len(jobs) == 1 else 'its jobs rest'}: {few(jobs)}"
 
 
-SILENCE = f"; they were killed, hang or have no way to the ledger{then(SILENT)}"
-"""The end of a sentence about silent processes, where nobody knows why they are."""
+def unexplained(why: Why) -> str:
+    """Return the end of a sentence about silent processes, where nobody knows why they are."""
+    unknown = f"; {why.unknown}" if why.unknown else ""
+    return f"; they were killed, hang or have no way to the ledger{unknown}{then(SILENT)}"
 
 
 def merged(
@@ -332,41 +374,60 @@ class Refusals:
 
     def __init__(self, client: Any, name: str = "default") -> None:
         self._client, self._name = client, name
-        # A question that is refused stands in the server's log of refusals, so it is asked once.
-        self._may_ask = True
+        # The errors of questions that the user may not ask: a refused one stands in the server's
+        # log of refusals, so it is asked once.
+        self._denied: dict[str, str] = {}
 
-    def __call__(self) -> str | None:
-        """Return a sentence, None: nothing is known. Two round trips; nothing is written.
+    def __call__(self) -> Why:
+        """Return the reason, and the questions without an answer. Two round trips, no write.
 
         A server that is full answers reads as before, and so does one that refuses the reports of
         another user.
         """
-        return _fullness(self._client) or self._denial()
+        unasked: dict[str, str] = {}
+        questions = {"INFO": self._fullness, "ACL LOG": self._denial}
+        for question, ask in questions.items():
+            try:
+                known = None if question in self._denied else ask()
+            except NoPermissionError as error:
+                self._denied[question] = type(error).__name__
+            except Exception as error:  # noqa: BLE001 - whatever a server says; it is told
+                unasked[question] = type(error).__name__
+            else:
+                if known is not None:
+                    return Why(known)
+        unasked |= self._denied
+        return Why(
+            None, ", ".join(f"{each}: {unasked[each]}" for each in questions if each in unasked)
+        )
+
+    def _fullness(self) -> str | None:
+        memory = self._client.info("memory")
+        used, most = int(memory["used_memory"]), int(memory["maxmemory"])
+        policy = text(memory["maxmemory_policy"])
+        if most and used >= most and policy == "noeviction":
+            return (
+                f"the server{self._at()} is full ({used:,} of {most:,} bytes, {policy}) and refuses"
+                f" reports: OutOfMemory{then(FULL)}"
+            )
+        return None
 
     def _denial(self) -> str | None:
-        if not self._may_ask:
+        entries = map(_plain, self._client.acl_log())
+        mine = [each for each in entries if _is_of(each, self._name)]
+        if not mine:
             return None
-        try:
-            entries = self._client.acl_log()
-        except (NoPermissionError, ResponseError):
-            # Not every server has it, and hardly any user may ask it.
-            self._may_ask = False
-            return None
-        except Exception:  # noqa: BLE001 - the questions for the figures say what is wrong
-            return None
-        with contextlib.suppress(Exception):
-            mine = [each for each in map(_plain, entries) if _is_of(each, self._name)]
-            if mine:
-                newest = min(mine, key=lambda each: float(each["age-seconds"]))
-                address = server_of_client(self._client)
-                at = "" if address is None else f" {address}"
-                host = newest["client-info"].get("addr", "").rpartition(":")[0]
-                to = f", to {host}" if host else ""
-                return (
-                    f"the server{at} refuses keys of this ledger to the user {newest['username']},"
-                    f" last {roughly(float(newest['age-seconds']))} ago{to}{then(DENIED)}"
-                )
-        return None
+        newest = min(mine, key=lambda each: float(each["age-seconds"]))
+        host = newest["client-info"].get("addr", "").rpartition(":")[0]
+        to = f", to {host}" if host else ""
+        return (
+            f"the server{self._at()} refuses keys of this ledger to the user {newest['username']},"
+            f" last {roughly(float(newest['age-seconds']))} ago{to}{then(DENIED)}"
+        )
+
+    def _at(self) -> str:
+        address = server_of_client(self._client)
+        return "" if address is None else f" {address}"
 
 
 _LATELY_SECONDS = 60.0
@@ -391,27 +452,6 @@ def _is_of(entry: Mapping[str, Any], name: str) -> bool:
         and entry["reason"] == "key"
         and any(each in entry["object"] for each in ledger_names(name))
     )
-
-
-def refusal_of(client: Any, name: str = "default") -> str | None:
-    """Say why a server refuses a ledger's reports, None: nothing is known; see `Refusals`."""
-    return Refusals(client, name)()
-
-
-def _fullness(client: Any) -> str | None:
-    with contextlib.suppress(Exception):
-        memory = client.info("memory")
-        used, most = int(memory["used_memory"]), int(memory["maxmemory"])
-        policy = memory["maxmemory_policy"]
-        policy = policy.decode() if isinstance(policy, bytes) else str(policy)
-        address = server_of_client(client)
-        at = "" if address is None else f" {address}"
-        if most and used >= most and policy == "noeviction":
-            return (
-                f"the server{at} is full ({used:,} of {most:,} bytes, {policy}) and refuses"
-                f" reports: OutOfMemory{then(FULL)}"
-            )
-    return None
 
 
 def own_refusals(recruiter: Recruiter) -> list[str]:
