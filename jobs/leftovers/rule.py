@@ -1,7 +1,7 @@
 """Rules: how the garbage of one owner, another program, is recognised and removed.
 
 A rule is written once. The survey asks it while it reads, a job asks it a slice at a time, and a
-Spark sweep asks it for all items at once. It says itself how the survey offers its job.
+Spark sweep asks it for all items at once. A rule says itself how the survey offers the rule's job.
 """
 
 from __future__ import annotations

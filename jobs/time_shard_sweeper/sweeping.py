@@ -40,7 +40,7 @@ class Unswept(NamedTuple):
 
 
 class Sweeping(Protocol):
-    """Sweeps the time shards of one queue. It blocks, and keeps to the slice's time."""
+    """Sweeps the time shards of one queue. A sweep blocks, and keeps to the slice's time."""
 
     @property
     def identity(self) -> Hashable:
