@@ -1,7 +1,7 @@
 """Reads that bypass redis-py's client-side cache.
 
-A client with a `CacheConfig` answers a command from a reply that it has kept. It needs the keys of
-each command as an option, and what it has kept outlives the deadline of a field.
+A client with a `CacheConfig` answers a command from a reply that it has kept. Such a client needs
+the keys of each command as an option, and what it has kept outlives the deadline of a field.
 """
 
 from __future__ import annotations
