@@ -1,8 +1,9 @@
 """The difference between a tracked set and a table, by sub-sets, in Arrow's columns.
 
 A task receives the table's ids sorted by sub-set, with a row without an id for each sub-set that is
-its own. It takes some whole sub-sets at a time, so its memory has a bound, and reads their ids in
-Redis. Ids become Python objects only where the client's parser makes them, and where they differ.
+its own. A task takes some whole sub-sets at a time, so its memory has a bound, and reads their ids
+in Redis. Ids become Python objects only where the client's parser makes them, and where they
+differ.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ _SPOKEN = ("enlisted", "recruited", "items", "aborted", "failed")
 class DriverListener:
     """Enlists for each ending that it hears of, by a thread of its own, and logs a line for some.
 
-    Nothing of it raises into Spark, and Spark's threads never wait for it. It ends by `stop()`, or
-    by itself when its session has been stopped; a child of a fork has none.
+    Nothing of it raises into Spark, and Spark's threads never wait for it. The listener ends by
+    `stop()`, or by itself when its session has been stopped; a child of a fork has none.
 
     Arguments:
         totals: it returns the figures of the application.
@@ -219,8 +219,9 @@ def listen(
 
     An end is a batch query's (collect, count, a write), a micro-batch's, an idle trigger's, a
     stream's, and that of a stage that took longer than about a second. The listener's thread
-    enlists; Spark's threads only tell it. It logs a line at level INFO to `workstealing.spark` for
-    each batch query of this session, one a minute at most for each stream, and one at its end.
+    enlists; Spark's threads only tell it. The listener logs a line at level INFO to
+    `workstealing.spark` for each batch query of this session, one a minute at most for each stream,
+    and one at its end.
 
     Arguments:
         spark: a session, whose later copies by newSession() are not heard.

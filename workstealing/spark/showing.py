@@ -60,7 +60,7 @@ def as_json(totals: Recruits, application: str, at: datetime) -> str:
 def as_page(totals: Recruits, application: str, at: datetime) -> str:
     """Return the totals as a page of HTML, in the style of Spark's own. Arguments as of `as_json`.
 
-    It has no script, and its links are relative, so that it works behind YARN's proxy.
+    The page has no script, and its links are relative, so that it works behind YARN's proxy.
     """
     sums = figures_of(totals)
     all_jobs = JobTotals(
@@ -141,7 +141,7 @@ class RecruitGauges:
     """The totals as gauges of Spark's metrics, by the source "AccumulatorSource".
 
     Each is a long accumulator of the driver with a name, `workstealing.recruited` and so on, which
-    `LongAccumulatorSource` shows to every sink that the application has. They stay for the
+    `LongAccumulatorSource` shows to every sink that the application has. The gauges stay for the
     application's life, because Spark has no way to take one of them out.
 
     Raises: errors of py4j.
