@@ -65,8 +65,8 @@ class KeysWithoutTtl(Rule):
         pattern: of the names.
         of_type: of the keys, None: any.
 
-    Nothing proves that such a key is garbage. So it is never deleted: a job with this rule must
-    have `ttl`.
+    Nothing proves that such a key is garbage. So such a key is never deleted: a job with this rule
+    must have `ttl`.
     """
 
     owner = "families of keys"

@@ -84,10 +84,10 @@ class FleetRebalance(DivisibleJob):
     A slice looks at one page of one former node, and carries the keys on it whose home is another
     node: one round trip to look, two to the former home, and one to each new one. The first slice
     of a process on a node also lets the fencing tokens of leases grow on at the new homes. A key is
-    carried at its first use as well, so the job moves the keys that nobody uses. It is done when
-    `backlog` says 0, exactly. On a fleet without `previous` it removes the marks of the move that
-    is over. A key without a deadline that `match` does not find is neither carried
-    nor counted.
+    carried at its first use as well, so the job moves the keys that nobody uses. The move is done
+    when `backlog` says exactly 0. On a fleet without `previous` it removes the marks of the move
+    that is over. A key without a deadline that `match` does not find is neither carried nor
+    counted.
     """
 
     access = JobAccess(

@@ -215,9 +215,9 @@ class _FieldCollector(DueCollector):
     def _look_at_servers(self, slice: Slice) -> None:
         """Report the faults of the servers that keep a native namespace's deadlines.
 
-        Their settings may change behind the namespace's first use. A slice asks one primary, and
-        each is asked once a minute: one round trip. Other slices report nothing, so that the figure
-        is as old as the question.
+        The servers' settings may change after the namespace's first use. A slice asks one primary,
+        and each is asked once a minute: one round trip. Other slices report nothing, so that the
+        figure is as old as the question.
         """
         budget = Budget(slice.remaining())
         layout = self._index.layout(budget)

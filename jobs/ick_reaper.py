@@ -64,13 +64,14 @@ class IckReaper(DivisibleJob):
 
     Raises: ConfigurationError for a wrong argument.
 
-    A late `ack` of a returned member is ignored, and says so. While the current reservation is not
-    stale, nothing is returned: its consumer gets all other reserved members with its next reserve.
-    A client without tokens (Ruby's) leaves no time behind; a slice notes its members when it first
-    sees them, and judges them by that. ``docs/ick.md`` says what is not guaranteed there.
+    A late `ack` of a returned member is ignored, and its result says so. While the current
+    reservation is not stale, nothing is returned: its consumer gets all other reserved members with
+    its next reserve. A client without tokens (Ruby's) leaves no time behind; a slice notes its
+    members when it first sees them, and judges them by that. ``docs/ick.md`` says what is not
+    guaranteed there.
 
-    One slice: one round trip to look and one to return, in one attempt; with a limit above 200, as
-    many attempts as that takes.
+    A slice costs one round trip to look and one to return, in one attempt; with a limit above 200
+    it makes several attempts of up to 200 members.
     """
 
     access = JobAccess(("Ick", "sharded Ick"))
@@ -230,7 +231,7 @@ class _Reaper:
         """Return stale reservations, or set them aside, in attempts of at most 200 members.
 
         Returns: how many, with the entries cleared away that belong to no member; at most the
-        slice's limit. Raises: Aborted, or OutOfTime, if that was so at once; LayoutError;
+        slice's limit. Raises: Aborted or OutOfTime, if the first attempt ended so; LayoutError;
         connection faults. Two round trips an attempt.
         """
         done = 0

@@ -224,8 +224,9 @@ class MigrateToEmulated(DivisibleJob):
 class _ReturningPart(PartJob):
     """Hands the fields of one part back, and waits for the processes as the job does.
 
-    It belongs to a sweep's task, so it sleeps while it waits. The part that ends last finds that
-    all others have ended, and ends the move. If it dies there, `MigrateToEmulated.perform` does.
+    A part belongs to a sweep's task, so it sleeps while it waits. The part that ends last finds
+    that all others have ended, and ends the move. If it dies there, `MigrateToEmulated.perform`
+    does.
     """
 
     def __init__(self, job: MigrateToEmulated, adoption: Adoption, part: WalkPart) -> None:

@@ -118,7 +118,8 @@ class MigrateToNative(DivisibleJob):
 
         Returns: how many were handed over; on a dry run, how many would be. Raises:
         ConfigurationError if the server cannot expire fields, or has a fault that applies;
-        LayoutError; connection faults. One or two round trips to look, and one for each hash.
+        LayoutError; connection faults. One round trip for the layout, one to three to look, and one
+        for each hash; more when the migration begins or ends.
         """
         if self.dry_run:
             return self._migrator.count(slice)
@@ -234,7 +235,8 @@ class _Migrator:
     def count(self, slice: Slice) -> int:
         """Return how many fields `migrate` would hand over now, at most the limit; change nothing.
 
-        Raises: as `migrate`. One round trip to look, one more for what was found.
+        Raises: as `migrate`. One round trip for the layout, one to each primary, and one to three
+        to look, each with one more for the keys found.
         """
         self._index.forget_layout()
         layout = self._index.layout(Budget(slice.remaining()))

@@ -62,10 +62,10 @@ class _SampledField:
 class NativeFieldAudit(Job):
     """Samples fields of a native namespace: compares a replica with its primary, and counts.
 
-    A slice looks at the hashes of a random part of the keyspace. It reads a few fields of each on
-    the primary, on the replica, and on the primary again: what was the same both times there, and
-    differs on a replica that has come as far, is a difference. Small hashes are read whole, so a
-    server that frees expired fields only when they are read frees them.
+    A slice looks at the hashes of a random part of the keyspace. The slice reads a few fields of
+    each hash on the primary, on the replica, and on the primary again: what was the same both times
+    there, and differs on a replica that has come as far, is a difference. Small hashes are read
+    whole, so a server that frees expired fields only when they are read frees them.
 
     Arguments:
         hashes: the namespace.

@@ -80,11 +80,11 @@ class SqlExpiry(Job):
         name: of the job, by default ``sql_expiry.<table>``.
 
     A slice is one transaction: it selects up to `limit` keys through the column's index, passes
-    over locked rows, and deletes them by key where the deadline is still past. It waits 10 ms for
-    a lock at most, and no longer than the slice for an answer. The job keeps one connection of its
-    own. A slice that finds it closed is SKIPPED, and a thread opens it. A row with NULL, or with a
-    time before 1973, has no deadline. Raises: MissingExtraError without SQLAlchemy;
-    ConfigurationError.
+    over locked rows, and deletes them by key where the deadline is still past. The transaction
+    waits 10 ms at most for a lock, and no longer than the slice for an answer. The job keeps one
+    connection of its own. A slice that finds it closed is SKIPPED, and a thread opens it. A row
+    with NULL, or with a time before 1973, has no deadline. Raises: MissingExtraError without
+    SQLAlchemy; ConfigurationError.
     """
 
     unit = "rows"
@@ -138,8 +138,8 @@ class SqlExpiry(Job):
 
         Returns: how many were deleted; on a dry run, how many would be. Raises: Skipped without an
         open connection; Aborted if another writer came first or held a lock; OutOfTime;
-        ConfigurationError for an unusable table; SQLAlchemy's errors. One transaction of two
-        statements; a dry run has one.
+        ConfigurationError for an unusable table; SQLAlchemy's errors. A slice is one transaction of
+        two statements; a dry run has one statement.
         """
         if self.dry_run and not self._has_said_dry:
             self._has_said_dry = True

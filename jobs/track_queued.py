@@ -37,9 +37,10 @@ class TrackQueued(Job):
         name: of the job, by default ``track_queued.<key>``.
 
     A slice goes on from a cursor in Redis, and the walk begins again at the table's end, so that
-    the set recovers after a loss. A slice must be long enough for two questions to the database. It
-    takes one round trip for the cursor, one to each node to look, two more to each if ids are
-    missing, and one to move the cursor. It asks the database once, and twice if ids are missing.
+    the set recovers after a loss. A slice must be long enough for two questions to the database. A
+    slice takes one round trip for the cursor, one to each node to look, two more to each if ids are
+    missing, and one to move the cursor. A slice asks the database once, and twice if ids are
+    missing.
 
     Source: Jim Nelson's talk on work stealing at the Internet Archive.
     """

@@ -53,7 +53,7 @@ class UntrackDone(Job):
 
     After 500 ids in a row of which the source knew no work, the job pauses itself in all processes,
     until `TrackedSet.resume`: its slices are SKIPPED, a warning is logged, the slice measures
-    "halted", and `workstealing status` says so.
+    "halted", and `workstealing status` says that the job has paused itself.
 
     WATCH comes before the question, so an id that is tracked meanwhile is not removed: the slice is
     ABORTED. A slice takes three round trips (to find sub-sets with ids, to WATCH one and sample it,

@@ -1,8 +1,8 @@
 """Rules: how the garbage of one owner, another program, is recognised, removed, and offered.
 
 A rule is written once. The survey asks it while it reads, a job asks it a slice at a time, and a
-Spark sweep asks it for all items at once. It says itself how the survey offers its job and counts
-for that (`Rule.offer`), so the survey knows no rule by name.
+Spark sweep asks it for all items at once. A rule says itself how the survey offers the rule's job
+(`Rule.offer`), so the survey knows no rule by name.
 """
 
 from __future__ import annotations

@@ -433,7 +433,7 @@ class ShuffleQueueReaper(DivisibleJob):
 
     Raises: ConfigurationError.
 
-    One slice serves one group, chosen at random: up to four of its streams, and one of the other
+    A slice serves one group, chosen at random: up to four of its streams, and one of the other
     chores on at most 64 streams, consumers or tracking ids. Commands of stream groups break no
     WATCH. So one script decides and does each change: it aborts nobody, and nobody aborts it. At
     most six round trips.

@@ -53,7 +53,7 @@ class Unswept(NamedTuple):
 
 
 class Sweeping(Protocol):
-    """Sweeps the time shards of one queue. It blocks, and keeps to the slice's time."""
+    """Sweeps the time shards of one queue. A sweep blocks, and keeps to the slice's time."""
 
     @property
     def identity(self) -> Hashable:
@@ -143,7 +143,7 @@ class TimeShardSweeper(Job):
     has left some there, or a count or a look has seen some. If it knows of none, it looks at up to
     8 of them in one round trip (on a cluster, at those of one node).
 
-    One slice: two round trips, in one attempt, and one more if it has to look first. If the look
+    A slice costs two round trips, in one attempt, and one more if it has to look first. If the look
     finds no work, that one is all.
     """
 
@@ -225,7 +225,7 @@ class TimeShardSweeper(Job):
     def within_reach(self, seconds: Duration = 1.0) -> Backlog:
         """Count the messages in the time shards in which a slice may work now.
 
-        Those in the other time shards have to wait until nobody works there.
+        Messages in the other time shards have to wait until nobody works there.
 
         Arguments:
             seconds: how long a slice lasts, in seconds or a timedelta.

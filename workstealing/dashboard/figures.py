@@ -195,7 +195,8 @@ def recent_of(slots: Sequence[Any]) -> slice:
     """Return which slots the figures of "now" are of: the last five minutes that say something.
 
     Processes report every ten seconds, so the present minute has a part of the reports only, and
-    just after its beginning hardly any. It is left out as soon as there is a whole minute.
+    just after its beginning hardly any. The present minute is left out as soon as there is a whole
+    minute.
     """
     whole = any(slot is not None for slot in slots[-RECENT - 1 : -1])
     if whole and (not slots or slots[-1] is None or slots[-1].covered):
@@ -642,8 +643,8 @@ def _cache(figures: Mapping[str, float]) -> CacheMinute:
 class OwnMinutes:
     """This process's own minutes, for a dashboard without a ledger.
 
-    It turns a recruiter's figures, which only grow, into figures of each minute, from its first
-    call on.
+    The object turns a recruiter's figures, which only grow, into figures of each minute, from its
+    first call on.
 
     Arguments:
         now: the time of day, in seconds since the epoch.

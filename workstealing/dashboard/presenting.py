@@ -144,7 +144,7 @@ def page(
 ) -> dict[str, Any]:
     """Return the texts of a page, as plain data for JSON and for templates.
 
-    Its size is bounded, however many jobs, structures and dead items there are.
+    The page's size is bounded, however many jobs, structures and dead items there are.
 
     Arguments:
         name: the ledger's.

@@ -100,7 +100,7 @@ def list_dead(watched: Watched, most: int = MOST_LISTED) -> list[ListedItem]:
 def listed(box: SetsAside, most: int, most_bytes: int = _BYTES) -> list[Any]:
     """Return at most so many dead items, and fewer if they are large.
 
-    Their size is unknown beforehand, so it asks for a few first, and then for more.
+    The items' size is unknown beforehand, so the function asks for a few first, and then for more.
     """
     asked = min(_FIRST_ASKED, most)
     while True:

@@ -104,12 +104,12 @@ class Ledger(Gathering[Unsent], Watcher):
 
     A hook's call only counts, under a lock. After the interval it wakes a daemon thread of this
     process. The thread sends one pipeline: a MULTI of a few commands for each recruited job, with
-    the questions of companions (the fleet's settings). It uses a one-attempt connection with short
-    time-outs. While a slice does not end, another thread sees to it that the fleet hears of it.
-    Each count arrives at most once. The counts of a bounded number of jobs wait for an unreachable
-    server, and count in the minute of their arrival. If the connection breaks during a send, those
-    counts are lost, because they may have arrived. A dead server costs one line in the log a
-    minute.
+    the questions of companions (the fleet's settings). The thread uses a one-attempt connection
+    with short time-outs. While a slice does not end, another thread sees to it that the fleet hears
+    of it. Each count arrives at most once. The counts of a bounded number of jobs wait for an
+    unreachable server, and count in the minute of their arrival. If the connection breaks during a
+    send, those counts are lost, because they may have arrived. A dead server costs one line in the
+    log a minute.
 
     Arguments:
         client: any client of redis-py.
@@ -261,7 +261,7 @@ class Ledger(Gathering[Unsent], Watcher):
     def spent_today(self) -> int:
         """Return the known operations of the whole fleet on this day.
 
-        They are the sum of all `spend` calls, of all jobs with
+        The operations are the sum of all `spend` calls, of all jobs with
         `Adaptive(max_ops_per_day=..., spending=ledger)`: the fleet's total at this process's last
         send, and the operations of this process since. The day is UTC's, by the server's clock. No
         round trip.
@@ -310,7 +310,7 @@ class Ledger(Gathering[Unsent], Watcher):
     def expiry_job(self) -> HashFieldExpiry:
         """Return the job that frees the memory of expired minutes; install it once.
 
-        Its slices are idle on a server that expires fields itself.
+        The job's slices are idle on a server that expires fields itself.
         """
         return HashFieldExpiry(self.hashes, limit=100)
 

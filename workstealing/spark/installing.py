@@ -245,9 +245,9 @@ def recruits(spark: SparkSession) -> Recruits:
 def accumulated(spark: SparkSession) -> Recruits:
     """Return the totals of an application by Spark's accumulator: of successful tasks alone.
 
-    It is complete as soon as an action has ended, and needs no Redis; but failed tasks, the hook of
-    every_task=True, and the driver's own recruits are not in it, and a task that Spark runs twice
-    may be in it twice.
+    The accumulator is complete as soon as an action has ended, and needs no Redis; but failed
+    tasks, the hook of every_task=True, and the driver's own recruits are not in it, and a task that
+    Spark runs twice may be in it twice.
 
     Arguments:
         spark: the session of install().

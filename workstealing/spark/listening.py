@@ -82,7 +82,7 @@ def as_json(totals: Recruits, application: str, at: datetime) -> str:
 def as_page(totals: Recruits, application: str, at: datetime) -> str:
     """Return the totals as a page of HTML, in the style of Spark's own. Arguments as of `as_json`.
 
-    It has no script, and its links are relative, so that it works behind YARN's proxy.
+    The page has no script, and its links are relative, so that it works behind YARN's proxy.
     """
     sums = figures_of(totals)
     all_jobs = JobTotals(
@@ -163,7 +163,7 @@ class RecruitGauges:
     """The totals as gauges of Spark's metrics, by the source "AccumulatorSource".
 
     Each is a long accumulator of the driver with a name, `workstealing.recruited` and so on, which
-    `LongAccumulatorSource` shows to every sink that the application has. They stay for the
+    `LongAccumulatorSource` shows to every sink that the application has. The gauges stay for the
     application's life, because Spark has no way to take one of them out.
 
     Raises: errors of py4j.
@@ -220,8 +220,8 @@ _SPOKEN = ("enlisted", "recruited", "items", "aborted", "failed")
 class DriverListener:
     """Enlists for each ending that it hears of, by a thread of its own, and logs a line for some.
 
-    Nothing of it raises into Spark, and Spark's threads never wait for it. It ends by `stop()`, or
-    by itself when its session has been stopped; a child of a fork has none.
+    Nothing of it raises into Spark, and Spark's threads never wait for it. The listener ends by
+    `stop()`, or by itself when its session has been stopped; a child of a fork has none.
 
     Arguments:
         totals: it returns the figures of the application.
@@ -395,8 +395,9 @@ def listen(
 
     An end is a batch query's (collect, count, a write), a micro-batch's, an idle trigger's, a
     stream's, and that of a stage that took longer than about a second. The listener's thread
-    enlists; Spark's threads only tell it. It logs a line at level INFO to `workstealing.spark` for
-    each batch query of this session, one a minute at most for each stream, and one at its end.
+    enlists; Spark's threads only tell it. The listener logs a line at level INFO to
+    `workstealing.spark` for each batch query of this session, one a minute at most for each stream,
+    and one at its end.
 
     Arguments:
         spark: a session, whose later copies by newSession() are not heard.

@@ -78,8 +78,9 @@ class WorkerRecruiter:
     """This process's recruiter and its counters, by one set of settings.
 
     The factory is called at the first enlist. While it is missing, fails, or returns no Recruiter,
-    no task enlists. It is called again after a minute, which leaves one line in the log. A factory
-    that hangs holds the first task up for ten seconds, and no task enlists until it returns.
+    no task enlists. The factory is called again after a minute, which leaves one line in the log. A
+    factory that hangs holds the first task up for ten seconds, and no task enlists until it
+    returns.
     """
 
     __slots__ = (

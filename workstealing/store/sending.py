@@ -52,7 +52,7 @@ class SentOnce(str):
 class MayRepeat(str):
     """The name of a command that is otherwise sent once, and may be sent again here.
 
-    Its sender can tell by another reply whether it was done.
+    The command's sender can tell by another reply whether it was done.
     """
 
     __slots__ = ()

@@ -261,8 +261,8 @@ def _ttl_offer(
 ) -> Iterator[dict[str, Any]]:
     """Yield the offer to give the keys of a family a time to live, where many have none.
 
-    Nothing says that they are garbage, so the user must know. It is made for families of nobody
-    that is known alone: the programs that are known keep primary data and work without an end, or
+    Nothing says that they are garbage, so the user must know. The offer is made only for families
+    without a known owner: the programs that are known keep primary data and work without an end, or
     end their keys by themselves.
     """
     endless = family.endless.of_share(family.keys)

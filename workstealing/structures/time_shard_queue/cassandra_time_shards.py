@@ -476,7 +476,7 @@ class CassandraTimeShards:
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def _forget(self, time_shard: int, ids: Sequence[str], state: int | None = None) -> Steps[int]:
-        """Delete messages with their places, whoever changes them now. Returns: how many."""
+        """Delete messages with their places, even if others change them now. Returns: how many."""
         opened = yield from self.read(time_shard)
         if opened is None:
             return 0
