@@ -11,6 +11,8 @@ scripts/public_names.py, the package as it is installed for griffe to read, and 
 from __future__ import annotations
 
 import argparse
+import enum
+import functools
 import inspect
 import os
 import posixpath
@@ -110,7 +112,7 @@ def _reference_page(namespace: str, said: str, names: list[tuple[str, Any]]) -> 
             yield f"      toc_label: {name}"
         yield ""
         # Values and names of types have no docstring of their own.
-        if sentence := public_names._VALUES.get(name):
+        if sentence := public_names.VALUES.get(name):
             yield f"{sentence}\n"
 
 
@@ -123,23 +125,29 @@ def griffe_path(namespace: str, name: str, value: Any) -> str:
 
 
 def own_members(value: Any) -> list[str]:
-    """Return the public names that a class, or a base of it in this package, defines."""
+    """Return the methods and properties that a class, or a base of it in this package, defines.
+
+    Of an enumeration it returns the members. Fields are in the docstring of their class.
+    """
     if not inspect.isclass(value):
         return []
+    if issubclass(value, enum.Enum):
+        return list(value.__members__)
     try:
         # As `dir()` lists them, which leaves out the inner parts of a structure.
-        found = dir(object.__new__(value))
+        listed = dir(object.__new__(value))
     except TypeError:
-        found = dir(value)
-    return [
-        name
-        for name in found
-        if not name.startswith("_")
-        and any(
-            name in vars(each) and each.__module__.startswith("workstealing")
-            for each in value.__mro__
-        )
-    ]
+        listed = dir(value)
+    return [name for name in listed if not name.startswith("_") and _is_own(value, name)]
+
+
+def _is_own(value: type, name: str) -> bool:
+    home = next((each for each in value.__mro__ if name in vars(each)), None)
+    if home is None or not home.__module__.startswith("workstealing"):
+        return False
+    found = vars(home)[name]
+    is_method = inspect.isroutine(getattr(value, name)) and not inspect.isdatadescriptor(found)
+    return is_method or isinstance(found, (property, functools.cached_property))
 
 
 # ---- llms.txt ------------------------------------------------------------------------------------
@@ -197,6 +205,13 @@ def llms(nav: list[Any], texts: Mapping[str, str]) -> str:
 # ---- all together --------------------------------------------------------------------------------
 
 
+def install(folder: Path = PACKAGE, root: Path = ROOT) -> None:
+    """Put the package into a folder as it is installed, with the mapped folders in their places."""
+    for name, place in artifacts.INSTALLED.items():
+        ignored = shutil.ignore_patterns(*artifacts.CACHES)
+        shutil.copytree(root / name, folder / place, ignore=ignored, dirs_exist_ok=True)
+
+
 def prepare(folder: Path = PAGES, package: Path = PACKAGE, root: Path = ROOT) -> None:
     """Make both folders anew."""
     for each in (folder, package):
@@ -216,9 +231,7 @@ def prepare(folder: Path = PAGES, package: Path = PACKAGE, root: Path = ROOT) ->
     (folder / SHIM[1]).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(root / SHIM[0], folder / SHIM[1])
     (folder / "llms.txt").write_text(llms(navigation(root), texts), encoding="utf-8")
-    for name, place in artifacts.INSTALLED.items():
-        ignored = shutil.ignore_patterns(*artifacts.CACHES)
-        shutil.copytree(root / name, package / place, ignore=ignored, dirs_exist_ok=True)
+    install(package, root)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,10 @@ import griffe
 
 PACKAGE = "workstealing"
 OPTIONS = {"returns_named_value": False, "returns_multiple_items": False, "warnings": False}
+# They make a method of a function that returns a generator: workstealing/store/operations.py and
+# workstealing/store/grants.py.
+DECORATORS = {"operation", "asks"}
+GENERATORS = {"Steps", "Asking"}
 SAID = re.compile(r"(?:(?<=^)|(?<=[.:;)`] ))(Returns|Raises|Yields|Fields|Attributes): ")
 SENTENCE = re.compile(r"(?<=[^.][.])\s+(?=[A-Z`(])")
 ERRORS = re.compile(r"((?:[A-Z]\w+(?:, | and | or )?)+|errors of redis-py)(?:,? +(.*))?", re.DOTALL)
@@ -73,7 +77,8 @@ def bases(found: griffe.Class) -> set[str]:
 def is_operation(member: griffe.Object | griffe.Alias) -> bool:
     """Say whether a member is a method that has been written as a generator of steps."""
     function = member.final_target if isinstance(member, griffe.Alias) else member
-    return function.is_function and any(str(each.value) == "operation" for each in function.decorators)
+    names = {str(each.value) for each in function.decorators} if function.is_function else set()
+    return bool(names & DECORATORS)
 
 
 def show_as_awaited(found: griffe.Class) -> None:
@@ -90,7 +95,8 @@ def show_as_functions(pkg: griffe.Module) -> None:
     """Put functions in the place of the names that are bound methods of the default recruiter."""
     recruiter = pkg["recruiting.recruiter.Recruiter"]
     for name, member in list(pkg.members.items()):
-        if isinstance(member, griffe.Attribute) and str(member.value) == f"default_recruiter.{name}":
+        value = str(member.value) if isinstance(member, griffe.Attribute) else ""
+        if value == f"default_recruiter.{name}":
             own = copied(recruiter.all_members[name])
             own.parameters = griffe.Parameters(*list(own.parameters)[1:])
             pkg.set_member(name, own)
@@ -109,9 +115,14 @@ def copied(member: griffe.Function | griffe.Alias) -> griffe.Function:
 
 def unwrap(function: griffe.Function) -> None:
     """Show the result of an operation in the place of the generator that returns it."""
-    returned = function.returns
-    if isinstance(returned, griffe.ExprSubscript) and str(returned.left) == "Steps":
-        function.returns = returned.slice
+    function.returns = result_of(function.returns)
+
+
+def result_of(annotation: Any) -> Any:
+    """Return the result in the place of the type of a generator that returns it."""
+    while isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) in GENERATORS:
+        annotation = annotation.slice
+    return annotation
 
 
 # ---- docstrings ----------------------------------------------------------------------------------
@@ -140,9 +151,7 @@ def sections(docstring: griffe.Docstring) -> Iterator[griffe.DocstringSection]:
             yield griffe.DocstringSectionText("\n\n".join(kept))
 
 
-def running(
-    paragraph: str, docstring: griffe.Docstring
-) -> Iterator[str | griffe.DocstringSection]:
+def running(paragraph: str, docstring: griffe.Docstring) -> Iterator[str | griffe.DocstringSection]:
     """Yield the parts of a paragraph of running text: sections, and the text between them."""
     before, *parts = SAID.split(paragraph)
     if before.strip():
@@ -153,9 +162,7 @@ def running(
 
 def returned(text: str, docstring: griffe.Docstring) -> Iterator[griffe.DocstringSection]:
     """Yield the section of a result, whose type the signature has."""
-    annotation = getattr(docstring.parent, "returns", None)
-    if isinstance(annotation, griffe.Expr) and str(annotation).startswith("Steps["):
-        annotation = annotation.slice  # type: ignore[attr-defined]
+    annotation = result_of(getattr(docstring.parent, "returns", None))
     result = griffe.DocstringReturn(name="", annotation=annotation, description=text)
     yield griffe.DocstringSectionReturns([result])
 

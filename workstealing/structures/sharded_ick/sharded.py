@@ -306,8 +306,7 @@ class ShardedIck(_EitherShardedIck[BlockingClient, Ick, Leases], BlockingAsks):
     Arguments:
         client: a redis.Redis or redis.RedisCluster (`AsyncShardedIck` takes an asyncio client).
         name: any.
-        ick_shards: how many, 1 to 1,024.
-        None: as many as there are.
+        ick_shards: how many, 1 to 1,024. None: as many as there are.
         clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
 
     The number is written down at the first use; another one is refused later, and changed by
