@@ -91,8 +91,9 @@ def looks(index: DueIndex, slice: Slice, *, overdue: bool = True) -> Iterator[Du
 
     The first look takes a few index shards; the second takes many more, but few keys of each; the
     third takes more keys where these few were not all. The keys of an index shard come together, in
-    a random order; on a cluster the index shard that has waited longest comes first. The slice
-    observes about how many keys wait in the namespace, and the age of the oldest overdue key found.
+    a random order; on a cluster the index shard with the key that has been due longest comes first.
+    The slice observes about how many keys wait in the namespace, and the age of the oldest overdue
+    key found.
 
     Arguments:
         slice: bounds the time.

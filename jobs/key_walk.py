@@ -1,8 +1,8 @@
 """Walks over the keyspace of a node by SCAN, whose place stands in Redis and is shared by all.
 
 A cursor of SCAN holds for one process of the server, and in a cluster for one map of its slots.
-Each page therefore comes with the facts for which its cursor holds. A walk whose facts have changed
-begins again.
+So each page comes with these facts: the server's run id and, in a cluster, the epoch of its map. A
+walk whose facts have changed begins again.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ class MigrateToEmulated(DivisibleJob):
 
         Returns: how many; 0 while processes take notice. Raises: Skipped if the namespace is moving
         the other way; Aborted if another recruit moved the walk's place; LayoutError; connection
-        faults. As many round trips as a slice of `AdoptHashes`.
+        faults. As many round trips as a slice of `AdoptHashes`, and up to three for the state of
+        the move; more if the slice changes the state.
         """
         budget = Budget(slice.remaining())
         layout = self.moving(budget)

@@ -73,7 +73,7 @@ class NativeFieldAudit(Job):
         match: a pattern of Redis's for its keys, such as ``"item:*"``: a native namespace has no
             list of them.
         replica: a client of a replica, None: nothing is compared.
-        limit: the most fields that a slice looks at.
+        limit: a slice looks at a fifth as many hashes, and at one at least.
         name: by default ``native_field_audit.<namespace>``.
         random: returns a float in [0, 1).
 
@@ -124,11 +124,12 @@ class NativeFieldAudit(Job):
         self._index = DueIndex(hashes.job_client, hashes.names, 0, random, SYSTEM_CLOCK)
 
     def perform(self, slice: Slice) -> int:
-        """Look at up to ``slice.limit`` fields.
+        """Look at fields of up to ``slice.limit`` / 5 hashes, or of one if that is less.
 
         Returns: how many differ on the replica or were kept too long; 0 for a namespace that is not
-        native. Raises: OutOfTime; LayoutError; connection faults, the replica's too. Three round
-        trips, and three more if there is a replica.
+        native. Raises: OutOfTime; LayoutError; connection faults, the replica's too. Four round
+        trips, or five if the first page of the walk has no hash of the namespace; four more if
+        there is a replica.
         """
         job_client = self.hashes.job_client
         layout: Layout | None = self._index.drive(

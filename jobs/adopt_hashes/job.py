@@ -261,7 +261,8 @@ class Adoption:
     def layout(self, budget: Budget, *, changes: bool) -> Layout | None:
         """Return the namespace's layout; None if it has none yet and nothing may be changed.
 
-        Raises: LayoutError; OutOfTime; Skipped during a migration, or if the memory is full.
+        Raises: LayoutError; OutOfTime; Skipped if the namespace is migrating, or if the server's
+        memory is full.
         """
         layout = self._index.layout(budget)
         if layout is None and changes:

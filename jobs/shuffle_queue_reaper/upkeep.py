@@ -90,7 +90,7 @@ class Upkeep:
         return self.read_facts(Budget(slice.remaining()))
 
     def read_facts(self, budget: Budget) -> Facts | None:
-        """Return the facts within a budget of time, without a slice to tell its commands to.
+        """Return the facts within a budget of time; no slice counts the commands.
 
         Returns and raises: as `facts`. Raises: LayoutError; OutOfTime; connection faults.
         """

@@ -79,7 +79,7 @@ CALLED_BY: dict[str, str] = {
     "tracked_set/track_queued": "track_queued._add",
     "tracked_set/untrack_done": "settling.settle_unchanged",
     "volatile_hashes/adopt": "adopter._commit",
-    "volatile_hashes/collect": "hash_field_expiry._collect_when_full",
+    "volatile_hashes/collect": "hash_field_expiry._by_scripts",
     "volatile_hashes/guarded": "commands.guarded",
     "volatile_hashes/mark_shard": "backend_moves.mark_shards",
     "volatile_hashes/migrate": "commands.move",

@@ -9,8 +9,8 @@ from workstealing.cli.apps import application_prints_to_stderr, load_app, named_
 from workstealing.cli.clients import add_fleet_options
 from workstealing.cli.output import add_json_option, print_json, printable, say
 from workstealing.cli.status import looker
+from workstealing.clock import roughly
 from workstealing.recruiting.explaining import FLEET, Circumstances, Explanation, explain
-from workstealing.recruiting.health import roughly
 from workstealing.recruiting.lottery import is_disabled
 
 if TYPE_CHECKING:

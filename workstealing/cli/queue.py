@@ -190,7 +190,7 @@ class Watching:
         return "\n\n".join(each.text() for each in self._queue.pictures(seen)) + "\n"
 
     def drawn(self, seen: dict[str, Any]) -> Any:
-        """Return a look as rich draws it."""
+        """Return a look as an object that rich can draw."""
         from rich.console import Group
         from rich.text import Text
 

@@ -8,8 +8,9 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.cli.clients import FAULTS, cassandra_faults, said
-from workstealing.cli.output import Picture, figure, list_picture, listed, spell
+from workstealing.cli.output import Picture, figure, list_picture, listed
 from workstealing.cli.values import SHUFFLE, TIME
+from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
 from workstealing.structures import ShuffleQueue
 from workstealing.structures.layout import as_text

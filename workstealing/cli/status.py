@@ -24,9 +24,9 @@ from workstealing.cli.output import (
     print_json,
     printable,
     say,
-    spell,
     table,
 )
+from workstealing.clock import roughly, spell
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.job import counted
 from workstealing.recruiting.slice import PERFORMED
@@ -305,7 +305,6 @@ STRUCTURE_HEADINGS = ("structure", "kind", "size", "due", "oldest due", "dead")
 def headline(snapshot: Snapshot) -> str:
     """Return one line about the whole."""
     from workstealing.dashboard.fleet_state import time_of_day
-    from workstealing.recruiting.health import roughly
 
     if snapshot.fault is not None and snapshot.heard is None:
         what = "did not answer" if snapshot.is_away else "could not be read"

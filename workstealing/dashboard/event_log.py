@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from workstealing.clock import roughly
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.events import FAULTS, FleetEvent
-from workstealing.recruiting.health import roughly
 from workstealing.safe_text import visible
 
 SHOWN_SECONDS = 86_400.0

@@ -10,9 +10,9 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from workstealing.clock import roughly
 from workstealing.metrics.minutes import Away, Process
 from workstealing.metrics.watching import is_stuck
-from workstealing.recruiting.health import roughly
 
 AWAY_SECONDS = 10.0
 AWAY_FAULTS = 3

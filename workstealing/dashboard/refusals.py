@@ -8,12 +8,12 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
+from workstealing.clock import roughly
 from workstealing.dashboard.fleet_state import DENIED, FULL, then
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import ledger_names, text
 from workstealing.recruiting import Recruiter
 from workstealing.recruiting.breakers import server_name
-from workstealing.recruiting.health import roughly
 from workstealing.store.fleet import one_server
 from workstealing.store.job_client import job_client_of
 

@@ -313,9 +313,9 @@ class Gathering(Hooks, ABC, Generic[Batch]):
             self._wake.put(None)
 
     def failing(self) -> tuple[str, float] | None:
-        """Return the error of the sends that have failed lately, and for how many seconds they do.
+        """Return the error of the latest failed sends, and for how many seconds sends have failed.
 
-        None: the last one went well, or there was none. No command.
+        Returns: None if the last send went well, or if nothing was sent yet. No command.
         """
         error, seconds = self._error, self.unsent_seconds()
         return None if error is None or seconds is None else (error, seconds)

@@ -82,12 +82,11 @@ from workstealing.recruiting.slice import Outcome
 from workstealing.store.budget import TIMEOUT_SECONDS, Budget
 from workstealing.store.connection import Command, OneAttempt, checked
 from workstealing.store.fleet import one_server
-from workstealing.store.job_client import JobClient, Node, is_async
+from workstealing.store.job_client import HostCall, JobClient, Node, is_async, may_ask
 from workstealing.store.keys import key_slot, to_bytes
 from workstealing.store.operations import Operation, drive
 from workstealing.structures.namespace import Layout
 from workstealing.structures.volatile_hashes import AsyncVolatileHashes, VolatileHashes
-from workstealing.structures.volatile_hashes.calls import HostCall, may_ask
 
 __all__ = [
     "CacheMinute",

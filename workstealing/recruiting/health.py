@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from workstealing.clock import roughly
 from workstealing.recruiting.slice import PERFORMED, Outcome, spoken
 
 AGE_LIMIT = 600.0
@@ -309,12 +310,3 @@ def _by_age(
         )
         return Health(False, why)
     return Health(True)
-
-
-def roughly(seconds: float) -> str:
-    """Return a duration for people, in whole units."""
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    if seconds < 7200.0:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800.0 else f"{seconds / 86_400:.0f} d"

@@ -5,9 +5,10 @@ home: each user carries it first. So its copy there is frozen, and every dump of
 new home writes a dump once: a set of carried keys, which is kept until the move is over, refuses
 every later one, however late its carrier comes. Only then is the frozen copy removed.
 
-The former home gives each copy a token at the first look, and forgets it with the copy. The mark of
-a carried key is of its token. So a key that a process of before the move, or of an earlier fleet,
-has written there again is another copy: it is carried, too, unless the new home has the key.
+The former home gives a copy a token at the first look at the copy, and removes the token with the
+copy. The mark of a carried key is of its token. So a key that a process of before the move, or of
+an earlier fleet, has written there again is another copy: it is carried, too, unless the new home
+has the key.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ def carry(old: Any, new: Any, key: Any, layouts: tuple[Layout, Layout]) -> Steps
     Each step is a structure, and an operation for its client.
 
     Arguments:
-        old: the structures of two nodes.
-        new: the structures of two nodes.
-        layouts: theirs.
+        old: the structure at the key's former home.
+        new: the structure at the key's new home.
+        layouts: the layouts of the two structures.
 
-    Raises: ConfigurationError if they differ. One round trip, or three.
+    Raises: ConfigurationError if the layouts differ. One round trip if the key is gone, otherwise
+    three.
     """
     require_alike(old, *layouts)
     name = to_bytes(key)
@@ -104,7 +106,7 @@ def fence_raised(structure: Any, shard: int, token: bytes) -> Operation:
 def require_alike(structure: Any, old: Layout, new: Layout) -> None:
     """Check that keys can be carried from one layout to another.
 
-    Raises: ConfigurationError if they cannot.
+    Raises: ConfigurationError if the keys cannot be carried.
     """
     # In any move: the walk that hands fields back may have passed a key's place at the new home.
     if old.is_moving or (old.backend, old.index_shards) != (new.backend, new.index_shards):

@@ -31,7 +31,7 @@ _MOST_DONE = 100_000
 
 
 def form_for(kind: type[Any], client: Any) -> type[Any]:
-    """Return the class of a structure that is constructed by a class: its form for fleets, or it.
+    """Return the class of the structure that `kind` makes on a client: its fleet form, or `kind`.
 
     Raises: ConfigurationError for the other kind of fleet, and for a user's subclass, which has no
     form for fleets.
@@ -344,8 +344,8 @@ class BlockingFleetPipeline(FleetPipeline):
             raise_on_error: whether the first error is raised, when all nodes have been served, or
                 returned in its place.
 
-        A node that cannot be reached gives its error for each of its commands. One round trip a
-        node, one after the other.
+        For a node that cannot be reached, each of its commands has the error as its result. One
+        round trip a node, one after the other.
         """
         self._structure.ready(self._names(), leases=True)
         size, by_node = self._taken()

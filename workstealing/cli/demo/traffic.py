@@ -36,7 +36,7 @@ HIGHEST_RATE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: its target, and whether it shows the ETag of its last answer."""
+    """One request: its target, and whether it sends the ETag of the last answer for the target."""
 
     target: str
     conditional: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -29,12 +29,13 @@ from workstealing.spark.sources.arrow import (
 )
 from workstealing.spark.sources.batches import Admission
 from workstealing.spark.sources.compat import (
-    DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    Format,
     InputPartition,
+    Keeping,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
@@ -56,7 +57,7 @@ from workstealing.structures import Ick, ShardedIck
 from workstealing.structures.sharded_ick.layout import shard_of
 
 
-class IckSource(DataSource):
+class IckSource(Format[IckOptions]):
     """Reads and writes members of an Ick or a ShardedIck; see docs/spark_ick.md.
 
     Options: name (or a path) of a ShardedIck, or key of a single Ick; ickShards, for a ShardedIck
@@ -65,14 +66,7 @@ class IckSource(DataSource):
     ConfigurationError.
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._options = IckOptions.parse(options)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return "workstealing.ick"."""
-        return FORMAT
+    options_class = IckOptions
 
     def schema(self) -> StructType:
         """Return the columns: member, score, reserved (always true in a stream) and ick_shard."""
@@ -153,11 +147,8 @@ class ReservationPartition(InputPartition):
         self.ick_shard, self.token = ick_shard, token
 
 
-class IckReader(Pushing, DataSourceReader):
+class IckReader(Keeping[IckOptions], Pushing, DataSourceReader):
     """Reads all members of a ShardedIck or an Ick, and changes nothing."""
-
-    def __init__(self, options: IckOptions) -> None:
-        self._options = options
 
     def chooses_by(self) -> Mapping[str, Column]:
         """Return the columns member, ick_shard and reserved: nothing else is asked for."""
@@ -392,23 +383,17 @@ def _pair(options: IckOptions, member: Any, score: Any) -> tuple[Any, Any]:
     return member, float(score) if isinstance(score, Decimal) else score
 
 
-class IckWriter(DataSourceArrowWriter):
-    """Adds the rows of a table."""
-
-    def __init__(self, options: IckOptions) -> None:
-        self._options = options
+class _IckSink(Keeping[IckOptions]):
+    """The common part of the batch writer and the stream writer."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Add the rows of a partition; a task that is tried again adds them again, as one."""
         return add_all(self._options, iterator)
 
 
-class IckStreamWriter(DataSourceStreamArrowWriter):
+class IckWriter(_IckSink, DataSourceArrowWriter):
+    """Adds the rows of a table."""
+
+
+class IckStreamWriter(_IckSink, DataSourceStreamArrowWriter):
     """Adds the rows of each batch of a stream."""
-
-    def __init__(self, options: IckOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Add the rows of a partition of a batch; see `IckWriter.write`."""
-        return add_all(self._options, iterator)

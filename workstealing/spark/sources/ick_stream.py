@@ -26,7 +26,7 @@ class IckOffset:
     """The offset of a stream: behind the batch whose reservations it names.
 
     Fields: query: an id of the query, which its checkpoint keeps; seq: how many batches there were;
-    tokens: of each ick shard with members in the last batch that of the reservation.
+    tokens: the token of the reservation on each ick shard with members in the last batch.
     """
 
     query: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,12 +19,13 @@ from workstealing.spark.sources.arrow import (
     text_type,
 )
 from workstealing.spark.sources.compat import (
-    DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    Format,
     InputPartition,
+    Keeping,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
@@ -65,11 +66,8 @@ def _partitions(offset: LogOffset) -> list[InputPartition]:
     return [LogPartition(number, spans) for number, spans in enumerate(cut(offset))]
 
 
-class _PartitionReader:
+class _PartitionReader(Keeping[LogOptions]):
     """The task of the batch reader and of the stream reader."""
-
-    def __init__(self, options: LogOptions) -> None:
-        self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the entries of one partition, page by page; see `log_access.pages`."""
@@ -225,11 +223,8 @@ def _partition() -> int:
     return context.partitionId()
 
 
-class LogWriter(DataSourceArrowWriter):
+class LogWriter(Keeping[LogOptions], DataSourceArrowWriter):
     """Appends the rows of a table."""
-
-    def __init__(self, options: LogOptions) -> None:
-        self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Append the rows of a partition; see `write_all`."""
@@ -239,11 +234,8 @@ class LogWriter(DataSourceArrowWriter):
         return write_all(options, iterator, turn)
 
 
-class LogStreamWriter(DataSourceStreamArrowWriter):
+class LogStreamWriter(Keeping[LogOptions], DataSourceStreamArrowWriter):
     """Appends the rows of each batch of a stream."""
-
-    def __init__(self, options: LogOptions) -> None:
-        self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Append the rows of a partition of a batch; see `write_all`.
@@ -264,7 +256,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         return write_all(options, iterator, turn)
 
 
-class LogSource(DataSource):
+class LogSource(Format[LogOptions]):
     """Reads and appends entries of logs; see docs/spark_log.md.
 
     Options: logs (or a path); of reads: values, startingOffset, endingOffset, maxOffsetsPerTrigger,
@@ -272,14 +264,7 @@ class LogSource(DataSource):
     exactlyOnce, query and batch; client or url. Raises: ConfigurationError.
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._options = LogOptions.parse(options)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return "workstealing.log"."""
-        return FORMAT
+    options_class = LogOptions
 
     def schema(self) -> StructType:
         """Return the columns: log, offset and value."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workstealing.spark.sources.compat import (
-    DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    Format,
     InputPartition,
     ReadAllAvailable,
     ReadLimit,
@@ -29,7 +29,7 @@ from workstealing.spark.sources.redis_keys import (
     pushed_of,
     tasks,
 )
-from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
+from workstealing.spark.sources.redis_options import RedisOptions
 from workstealing.spark.sources.redis_reading import PlainRead
 from workstealing.spark.sources.redis_stream import StreamOffset, StreamPlanner, StreamSpans, cut
 from workstealing.spark.sources.redis_writing import PlainWrite, checked_for_writing
@@ -159,7 +159,7 @@ class RedisStreamWriter(_RedisSink, DataSourceStreamArrowWriter):
     """Writes the rows of every micro-batch, each at least once."""
 
 
-class RedisSource(DataSource):
+class RedisSource(Format[RedisOptions]):
     """Reads and writes plain keys of one type; see docs/spark_redis.md.
 
     Arguments:
@@ -168,14 +168,7 @@ class RedisSource(DataSource):
     Raises: ConfigurationError for wrong options, before any task runs.
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._options = RedisOptions.parse(options)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return "workstealing.redis"."""
-        return FORMAT
+    options_class = RedisOptions
 
     def schema(self) -> StructType:
         """Return the columns of a read without .schema(...)."""

@@ -266,7 +266,7 @@ class PlainWrite:
         return zip(*pairs, strict=True)
 
     def _named_items(self, columns: dict[str, Any], keys: list[bytes]) -> Iterable[Any]:
-        """Return each row's fields and values in a row, without those that are null."""
+        """Return each row's fields and values as one flat sequence, without nulls."""
         names = [name.encode() for name in self._shape.named]
         values = [as_bytes(columns[name]) for name in self._shape.named]
         if any(columns[name].null_count for name in self._shape.named):

@@ -3,7 +3,7 @@
 The signatures and the checks of arguments are redis-py's own, because the public methods are
 redis-py's own: they end in ``execute_command("SET", ...)``, and here that command is looked up. A
 deadline stands in the due index and nowhere else. So only a key and its due index must change
-together, and one script changes both.
+together, and one script changes the two.
 """
 
 from __future__ import annotations
@@ -144,8 +144,9 @@ class _KeySurface:
         Returns: True; False if the token, or the nonce, does not hold the lease (any more), and the
         lease is not changed. After a release by nonce, this nonce is granted nothing for a minute:
         its `acquire` may still be under way. Raises: ConfigurationError for an unusable token or
-        nonce; LayoutError; errors of redis-py. It is sent once, whatever the client's retries: a
-        lost reply raises a ConnectionError, and then another call does no harm. One round trip.
+        nonce; LayoutError; errors of redis-py. The release is sent once, whatever the client's
+        retries: a lost reply raises a ConnectionError, and then another call does no harm. One
+        round trip.
 
         The value of a lease is its token, of 16 digits (17 from the year 2286 on). A number of as
         many digits that you `set` can be released like a lease; no other value can.

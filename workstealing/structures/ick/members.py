@@ -1,4 +1,4 @@
-"""Members of an Ick: their forms as arguments and results, and their keys."""
+"""Members of an Ick: their forms as arguments and as results, and the Ick's keys."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def pairs_of(members: Members | Member) -> Pairs:
 def in_chunks(pairs: Pairs) -> Iterator[Pairs]:
     """Split pairs into chunks for one script each, those with the server's time apart.
 
-    The order of adding matters only to members that are given more than once. These keep their
-    order, so the result is that of separate calls.
+    The order of adding matters only to members that are given more than once. Such members keep
+    their order, so the result is that of separate calls.
     """
     if len({member for member, _ in pairs}) == len(pairs):
         # In order of score: neighbours in a sorted set are quicker to add together.

@@ -2,9 +2,9 @@
 
 A script must be told its keys before it knows where the log ends. So a writer passes the blocks
 from the last end that it knows. If the log has grown past them since, the script changes nothing,
-and the writer calls again with the end that the reply names. It also passes the groups in which
-members wait. If these are too many for one script, further scripts wake the others, so that none
-holds the server up for long.
+and the writer calls again with the end that the reply names. The script also passes the groups in
+which members wait. If these are too many for one script, further scripts wake the others, so that
+none holds the server up for long.
 """
 
 from __future__ import annotations
@@ -138,8 +138,7 @@ class Appending(LogBase):
         """Wake the members of groups that the script of an append has not woken.
 
         If a writer dies in between, the waiting members find the entries themselves, because they
-        look now and then. The same holds for members that this cannot wake: it raises no error of
-        Redis.
+        look now and then. So they do if this method cannot wake them; it raises no error of Redis.
         """
         left = list(groups)
         while left:
@@ -183,7 +182,7 @@ class Appending(LogBase):
 
 
 def checked_entries(entries: list[bytes], block: int) -> list[bytes]:
-    """Return the entries of one call. Raises: ConfigurationError if there are none or too many."""
+    """Return the entries of one call. Raises: ConfigurationError if one call cannot take them."""
     count = len(entries)
     if not 1 <= count <= MOST_ENTRIES:
         raise ConfigurationError(

@@ -190,8 +190,8 @@ class LogBase(Structure):
     def has_lost(self, asked: Known, tail: int) -> bool:
         """Say whether the log ends sooner than it did; then forget the cached blocks.
 
-        Either its server has come back with older data and gives offsets again, or it is another
-        log.
+        In that case either the log's server has come back with older data and gives offsets again,
+        or the key holds another log.
 
         Arguments:
             asked: the facts known before the question.

@@ -26,7 +26,7 @@ Loaded = tuple[LogRange, list[Any]]
 def checked_iteration(start: object, stop: object, prefetch: object) -> None:
     """Check the beginning, the end and the number of reads ahead.
 
-    Raises: ConfigurationError for an unusable one.
+    Raises: ConfigurationError if one of the three is unusable.
     """
     for what, offset in (("start", start), ("stop", stop)):
         if isinstance(offset, bool) or not isinstance(offset, int | None):
@@ -59,8 +59,8 @@ def iterate(
 
     Raises: ConfigurationError at once; the errors of read, in place of its entries.
 
-    One read for each block (for several together, where a block has less than 1,000 entries), and
-    no block is in two reads; entries known to be evicted are not read. Memory: the entries of
+    Each block costs one read (several blocks share a read if a block has less than 1,000 entries),
+    and no block is in two reads; entries known to be evicted are not read. Memory: the entries of
     prefetch + 1 reads. Source: read-ahead, as of any operating system's sequential files.
     """
     return _iterated(read, _Spans(bounds, block, start, stop, reverse=reverse, prefetch=prefetch))

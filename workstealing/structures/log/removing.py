@@ -27,8 +27,8 @@ class Removing(LogBase):
     def evict(self, offset: int | None = None, *, keep: int | None = None) -> Steps[int]:
         """Evict old entries: all up to and including an offset, or all but the last ones.
 
-        They are gone for all readers at once; their memory is freed by whole blocks. All other
-        entries keep their offsets. One of the two arguments is given: offset, 0 or more, or keep,
+        Evicted entries are gone for all readers at once; their memory is freed by whole blocks. All
+        other entries keep their offsets. Give one of the two arguments: offset, 0 or more, or keep,
         how many entries stay. Returns: how many were evicted. Raises: ConfigurationError;
         LayoutError, also for keep= if the block of the last entry is not there, and if 10,000
         blocks in a row are not there that would have to be freed. One round trip for each 100
@@ -45,11 +45,11 @@ class Removing(LogBase):
 
     @operation
     def delete(self) -> Steps[bool]:
-        """Delete the log with its entries, its groups and their dead.
+        """Delete the log with its entries, its groups and the groups' dead entries.
 
         Returns: whether there was one. Raises: LayoutError, also if entries are appended faster
-        than it can delete. One round trip for each 100 blocks, and three more. It is not atomic,
-        but an append in between loses nothing that a reader could still have found.
+        than it can delete. One round trip for each 100 blocks, and three more. The deletion is not
+        atomic, but an append in between loses nothing that a reader could still have found.
         """
         return self._deleting()
 

@@ -114,7 +114,7 @@ class QueueBase(Namespaced[Any]):
     def streams_of(self, tenant: str | bytes) -> tuple[int, ...]:
         """Return the numbers of the streams that a tenant's messages go to; no round trip.
 
-        They are a stable choice: the same on every platform, in every process and release.
+        The choice is stable: it is the same on every platform, in every process and release.
         """
         return streams_of(tenant, self.streams, self.streams_per_tenant)
 

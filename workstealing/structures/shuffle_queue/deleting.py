@@ -1,8 +1,9 @@
 """Deleting a whole queue, some keys at a time: after a kill the next deletion goes on from there.
 
 Streams go first, from the highest number down, and the span shrinks with them, so it tells which
-streams are left. The groups follow, each with all its keys. The rest goes last, at once, with the
-queue's place in the due index. A writer that comes in between finds a smaller queue that is whole.
+streams are left. The groups follow, each with all its keys. The queue's other keys go last, all at
+once, with the queue's place in the due index. A writer that comes in between finds a smaller queue
+that is whole.
 """
 
 from __future__ import annotations

@@ -127,9 +127,10 @@ class ShuffleQueue(_Operations, BlockingAsks, BlockingWaiting):
     """A queue of many tenants over Redis streams, served fairly.
 
     Each tenant has a few streams of its own by a stable choice, and its messages go to the shortest
-    of them; two tenants rarely share all of theirs. Readers go round the streams that have
-    messages, one message each. So a tenant with a million messages delays only tenants that share
-    its streams. Delivery is at least once: a delivered message stays pending until `ack`.
+    of these streams; two tenants rarely have all streams in common. Readers go round the streams
+    that have messages, one message each. So a tenant with a million messages delays only tenants
+    that share its streams. Delivery is at least once: a delivered message stays pending until
+    `ack`.
 
     Arguments:
         client: a redis.Redis or redis.RedisCluster (`AsyncShuffleQueue` takes an asyncio client).

@@ -1,6 +1,6 @@
 """The turns of a group's streams, as far as a process knows them: a plan, and a view of the ring.
 
-`reading` says how both are used.
+The module `reading` says how turns and rings are used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Writing messages, and the producers' view of them: cancelling, counting and overdue ones.
 
-A message goes to the shortest of its tenant's streams, and its stream into every group's ring.
+A message goes to the shortest of its tenant's streams, and this stream goes into every group's
+ring.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Writing(QueueBase):
     def overdue(self, n: int = 100, start: int = 0) -> Steps[Page[OverdueMessage]]:
         """List messages whose deadline has passed and that are still there, the earliest first.
 
-        They are no longer delivered: the next read that meets them deletes them, or
+        Overdue messages are no longer delivered: the next read that meets them deletes them, or
         `ShuffleQueueReaper` does. A message that a consumer has in hand is among them.
 
         Arguments:

@@ -144,7 +144,7 @@ class Lock:
         )
 
     def written(self, nonce: str) -> Lock:
-        """Return the lock that a batch writes, with a text of its own, which no other one has."""
+        """Return the lock that a batch writes, with a text that no other lock has."""
         recent = (self.nonce, *self.recent)[:_RECENT]
         found = {
             "head": [self.head[0], str(self.head[1])],
@@ -214,7 +214,7 @@ class Changes(Generic[T]):
         due_now: int | None = None,
         consumer: str | None = None,
     ) -> None:
-        """Give a message another state, and its place among those of that state."""
+        """Give a message another state, and a place among the messages of that state."""
         values = (
             row.takes or 0 if takes is None else takes,
             row.given_back or 0 if given_back is None else given_back,

@@ -132,8 +132,8 @@ class _TimeShardQueueOperations(Structure):
                 now; None: now.
 
         The store's clock judges it, never this process's. Returns: its id. Raises:
-        ConfigurationError; LayoutError; with Redis, OutOfMemoryError if it is full. One round trip;
-        three for the first message of a time shard.
+        ConfigurationError; LayoutError; with Redis, OutOfMemoryError if the server is full. One
+        round trip; three for the first message of a time shard.
         """
         return self._putting(message_bytes(message), due_of(due))
 
@@ -273,7 +273,7 @@ class _TimeShardQueueOperations(Structure):
 
     @operation
     def revive(self, *ids: str) -> Steps[int]:
-        """Let dead messages wait again, each in its time shard, their attempts forgotten.
+        """Let dead messages wait again, each in its time shard, and forget their attempts.
 
         Returns: how many were dead. Raises: as `ack`. One round trip a time shard.
         """

@@ -367,9 +367,9 @@ class HashTranslator:
     ) -> list[Operation]:
         """Return the operations that do a command by any layout; the last one gives its reply.
 
-        Those before it hand the command's hashes over to their present keeper. If a script refuses,
-        because the layout has changed, none has done anything that may not be done again. Raises:
-        as `translate`.
+        The operations before it hand the command's hashes over to their present keeper. If a script
+        refuses, because the layout has changed, none has done anything that may not be done again.
+        Raises: as `translate`.
         """
         before: list[Operation] = []
         if not layout.writable and not self.only_reads(args):

@@ -414,11 +414,13 @@ class HashPipeline(_EitherHashPipeline, BlockingPipeline):
 
     The methods are those of `VolatileHashes`; every other method of redis-py's pipelines queues the
     user's own command (``p.incr("visits")``), and so does ``p.plain.hset(...)`` where the name is
-    taken by the hash's own. Use it as a context manager, or call `reset` if it is not executed.
+    taken by the hash's own. Use the pipeline as a context manager, or call `reset` if you do not
+    execute it.
 
     `execute` takes one round trip, and more at the first use of a namespace or a cluster slot. If
     the namespace has begun to migrate and this process did not know, some hash commands are
-    refused. They run again in a second round trip, after the rest and outside its transaction.
+    refused. The refused commands run again in a second round trip, after the rest and outside its
+    transaction.
     """
 
 

@@ -2,8 +2,8 @@
 
 A stored value begins with its mark, `#msgpack1:`, so a process reads its own serializer's values
 alone, and a pickle is loaded only where pickle was chosen. The default serializer of each kind of
-cache has no mark in its first version: former releases wrote it so, and processes of both releases
-read each other's values. `#` begins neither a JSON text nor a pickle.
+cache has no mark in its first version: former releases wrote no mark, and processes of old and new
+releases read each other's values. `#` begins neither a JSON text nor a pickle.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class StoredForm:
     def decode(self, data: bytes) -> Any:
         """Return the value of `encode`'s bytes.
 
-        Raises: ValueError for those of another serializer or version, which are not looked into;
-        any error of the serializer for damaged ones.
+        Raises: ValueError for bytes of another serializer or version, which are not looked into;
+        any error of the serializer for damaged bytes.
         """
         if self.counts and data[:1] in _DIGITS:
             return int(data)

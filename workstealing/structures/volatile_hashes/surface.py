@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 class _HashSurface:
     """The methods that the blocking, the asyncio and the pipeline form share.
 
-    Every command costs one round trip. It is one script with a fixed number of Redis commands per
-    field. HGETALL, HKEYS and HVALS are O(fields); so are HLEN and HRANDFIELD while some fields have
-    expired. On a native namespace every command is the server's own but DEL and UNLINK: a script
-    also ends the leases of those who compute fields (`cached`).
+    Every command costs one round trip. Each command is one script with a fixed number of Redis
+    commands per field. HGETALL, HKEYS and HVALS are O(fields); so are HLEN and HRANDFIELD while
+    some fields have expired. On a native namespace every command is the server's own but DEL and
+    UNLINK: a script also ends the leases of those who compute fields (`cached`).
 
     A time to live is in whole seconds (ex, exat) or milliseconds (px, pxat), or a timedelta or
     datetime. Raises, besides redis-py's own errors: LayoutError if one of this package's keys holds
@@ -168,7 +168,8 @@ class AsyncHashSurface(_HashSurface, AsyncHashCommands):
 class QueuedHashSurface(_UnawaitedHashSurface):
     """The surface of a pipeline: every command is queued, and answered by `execute`.
 
-    A command on whole hashes takes one name here. Raises: ConfigurationError if it is given more.
+    A command on whole hashes takes one name here. Raises: ConfigurationError for more or fewer
+    names.
     """
 
     def _each(self, command: str, names: tuple[Any, ...]) -> Any:

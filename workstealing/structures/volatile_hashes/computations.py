@@ -1,8 +1,9 @@
-"""Flights: the computations that are under way in this process, and the callers that wait for them.
+"""The computations of cached values in this process, and the callers that wait for them.
 
-The first caller that finds no value leads a flight, and the others of its process wait for that
-instead of asking Redis. A value is one for a caller only if it was looked up, computed or stored
-behind the caller's arrival, because a caller must not see less than had happened by then. No I/O.
+The first caller that finds no value leads a computation ("single flight"), and the others of its
+process wait for its result instead of asking Redis. A caller takes a value only if it was
+looked up, computed or stored after the caller had arrived, because a caller must not see less than
+had happened by then. No I/O.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Place = tuple[Hashable, str, str, str]
-"""The place of a flight: its server, namespace, hash and field."""
+"""The place of a computation: its server, namespace, hash and field."""
 
 
-class Landing(NamedTuple):
-    """A flight's result.
+class ComputedValue(NamedTuple):
+    """A computation's result.
 
     Fields: data, as it stands in Redis; left_ms: as of HPTTL; before: it is one for callers that
-    came before this number of the flight's steps.
+    came before this number of the computation's steps.
     """
 
     data: bytes
@@ -33,17 +34,17 @@ class Landing(NamedTuple):
     before: int
 
 
-class CachedFlight:
+class SharedComputation:
     """One computation.
 
     Attributes: place; leader: the task, greenlet or thread that computes, in this thread; began and
     given_up_at, when the others no longer wait, by the monotonic clock; steps: how often the leader
     has begun to ask or compute; token: the nonce of its lease, None: it has none; extended_at: when
-    the lease is to be extended; is_over; landing, None: it came to nothing.
+    the lease is to be extended; is_over; result, None: it came to nothing.
     """
 
     __slots__ = (
-        *("_wakers", "began", "extended_at", "given_up_at", "is_over", "landing", "leader"),
+        *("_wakers", "began", "extended_at", "given_up_at", "is_over", "result", "leader"),
         *("place", "steps", "thread", "token"),
     )
 
@@ -58,7 +59,7 @@ class CachedFlight:
         self.token: str | None = None
         self.extended_at = 0.0
         self.is_over = False
-        self.landing: Landing | None = None
+        self.result: ComputedValue | None = None
         self._wakers: list[Callable[[], object]] = []
 
     def step(self) -> int:
@@ -72,17 +73,17 @@ class CachedFlight:
         self.given_up_at = time.monotonic() + hold
         return self.step()
 
-    def land(self, landing: Landing | None = None) -> None:
-        """End the flight, with a result for those who wait, or with none.
+    def finish(self, result: ComputedValue | None = None) -> None:
+        """End the computation, with a result for those who wait, or with none.
 
         The first end counts; a further call completes an end that was interrupted.
         """
         with _lock:
             if not self.is_over:
-                self.landing, self.token = landing, None
+                self.result, self.token = result, None
                 self.is_over = True
-            if _flights.get(self.place) is self:
-                del _flights[self.place]
+            if _computations.get(self.place) is self:
+                del _computations[self.place]
             wakers = [*self._wakers]
         for wake in wakers:
             # An event loop that waited may be closed by now.
@@ -103,7 +104,7 @@ class CachedFlight:
                 self._wakers.remove(wake)
 
     def wait(self, seconds: float) -> None:
-        """Wait until the flight is over, for at most so many seconds."""
+        """Wait until the computation is over, for at most so many seconds."""
         over, caller = threading.Event(), running()
         wake = over.set
         try:
@@ -137,26 +138,26 @@ class CachedFlight:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A step of a cached function: wait for a flight.
+    """A step of a cached function: wait for a computation.
 
-    Fields: flight; seconds, for how long at most.
+    Fields: computation; seconds, for how long at most.
     """
 
-    flight: CachedFlight
+    computation: SharedComputation
     seconds: float
 
 
 # Re-entrant: a signal's handler may call a cached function while the interrupted frame holds it.
 _lock = threading.RLock()
-_flights: dict[Place, CachedFlight] = {}
-_waiting: dict[object, CachedFlight] = {}
+_computations: dict[Place, SharedComputation] = {}
+_waiting: dict[object, SharedComputation] = {}
 
 
 def _after_fork() -> None:
-    # The parent's flights land in the parent, and the lock's holder may be there.
+    # The parent's computations end in the parent, and the lock's holder may be there.
     global _lock  # noqa: PLW0603
     _lock = threading.RLock()
-    _flights.clear()
+    _computations.clear()
     _waiting.clear()
 
 
@@ -175,7 +176,7 @@ def running() -> object:
 
 
 def server_of(client: Any) -> Hashable:
-    """Return a key of a client's server: two clients of one server share flights."""
+    """Return a key of a client's server: two clients of one server share computations."""
     pool = getattr(client, "connection_pool", None)
     options = getattr(pool, "connection_kwargs", {})
     kind = getattr(pool, "connection_class", None)
@@ -189,46 +190,46 @@ def server_of(client: Any) -> Hashable:
 
 
 def join(
-    place: Place, hold: float, lead: Callable[[CachedFlight], None], *, blocks: bool
-) -> tuple[CachedFlight | None, int | None]:
-    """Return the flight of a place, and its step now; None: this caller leads it from now on.
+    place: Place, hold: float, lead: Callable[[SharedComputation], None], *, blocks: bool
+) -> tuple[SharedComputation | None, int | None]:
+    """Return the computation of a place, and its step now; None: this caller leads it from now on.
 
     Arguments:
         hold: for how many seconds others wait for one that computes: then it is given up, and the
             caller leads the next one.
-        lead: is told of the caller's own flight before others are, so that it is landed whatever
-            interrupts this call.
+        lead: is told of the caller's own computation before others are, so that it is finished
+            whatever interrupts this call.
         blocks: whether the caller would hold up its whole thread by waiting.
 
-    Returns no flight if the caller would wait for itself: the function calls itself, or two
-    functions each other. A caller that follows a flight waits from now on, so that two do not both
-    find that the other one does not; `waits_no_more` ends it.
+    Returns no computation if the caller would wait for itself: the function calls itself, or two
+    functions each other. A caller that follows a computation waits from now on, so that of two
+    callers at least one sees that the other one waits; `waits_no_more` ends the wait.
     """
     caller = running()
     with _lock:
-        flight = _flights.get(place)
-        if flight is None or time.monotonic() >= flight.given_up_at:
-            flight = CachedFlight(place, caller, hold)
-            lead(flight)
-            _flights[place] = flight
-            return flight, None
-        if _waits_for(caller, flight, blocks):
+        computation = _computations.get(place)
+        if computation is None or time.monotonic() >= computation.given_up_at:
+            computation = SharedComputation(place, caller, hold)
+            lead(computation)
+            _computations[place] = computation
+            return computation, None
+        if _waits_for(caller, computation, blocks):
             return None, None
-        _waiting[caller] = flight
-        return flight, flight.steps
+        _waiting[caller] = computation
+        return computation, computation.steps
 
 
 def waits_no_more(caller: object) -> None:
-    """Note that a caller no longer waits for a flight; this wakes nobody."""
+    """Note that a caller no longer waits for a computation; this wakes nobody."""
     with _lock:
         _waiting.pop(caller, None)
 
 
-def _waits_for(caller: object, flight: CachedFlight, blocks: bool) -> bool:
-    """Say whether a flight's leader waits for the caller, or goes on only when it has returned."""
-    if blocks and flight.thread == threading.get_ident():
+def _waits_for(caller: object, computation: SharedComputation, blocks: bool) -> bool:
+    """Say whether a computation's leader waits for the caller, or needs the caller's thread."""
+    if blocks and computation.thread == threading.get_ident():
         return True
-    seen: CachedFlight | None = flight
+    seen: SharedComputation | None = computation
     # Not for ever: one who was interrupted may still stand there.
     for _ in range(len(_waiting) + 1):
         if seen is None or seen.is_over:

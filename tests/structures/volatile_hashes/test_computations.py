@@ -20,7 +20,7 @@ from support.computing import leased_fields
 from support.interruptions import PACKAGE, interrupt, place_of, points_of
 from support.servers import RedisServer
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
-from workstealing.structures.volatile_hashes import flights
+from workstealing.structures.volatile_hashes import computations
 from workstealing.structures.volatile_hashes.cached_results import ComputingTurn
 from workstealing.structures.volatile_hashes.caching import CachedFunction
 from workstealing.structures.volatile_hashes.commands import LEASE
@@ -53,7 +53,7 @@ class TestAStampede:
         assert calls == [1]
         # Each has a value of its own.
         assert len({id(each) for each in found}) == 60
-        assert not flights._flights
+        assert not computations._computations
 
     @pytest.mark.parametrize("lost", ["before", "while computing"])
     def test_a_pool_that_stays_full_holds_up_nobody_for_long(
@@ -84,7 +84,7 @@ class TestAStampede:
             lose()
         assert page() == 1
         assert 0.0 < slept[0] < 10.0
-        assert not flights._flights
+        assert not computations._computations
 
     async def test_of_tasks(self, redis7: RedisServer) -> None:
         client = redis.asyncio.Redis(port=redis7.port, max_connections=5)
@@ -187,7 +187,7 @@ class TestFailures:
         assert len(errors) == 8
         assert most == [1] * 8
         assert not leased_fields(hashes, "page")
-        assert not flights._flights
+        assert not computations._computations
 
     def test_a_dead_one_holds_them_up_once(self, redis7: RedisServer) -> None:
         hashes, calls, found = VolatileHashes(redis7.client(), "n"), [], []
@@ -242,16 +242,16 @@ class TestFailures:
         await begun.wait()
         waiters = [asyncio.create_task(page()) for _ in range(3)]
         for _ in range(60_000):
-            if len(flights._waiting) == 3:
+            if len(computations._waiting) == 3:
                 break
             await asyncio.sleep(0.001)
         waiters[0].cancel()
         await asyncio.wait([waiters[0]])
         assert waiters[0].cancelled()
-        assert len(flights._waiting) == 2
+        assert len(computations._waiting) == 2
         go_on.set()
         assert await asyncio.gather(leader, *waiters[1:]) == [1, 1, 1]
-        assert not flights._waiting
+        assert not computations._waiting
         await hashes.client.aclose()
 
 
@@ -311,90 +311,92 @@ class TestContexts:
     ) -> None:
         """Each looked before the other one had begun to wait; and a third one looked for ever."""
         now = ["a"]
-        monkeypatch.setattr(flights, "running", lambda: now[0])
+        monkeypatch.setattr(computations, "running", lambda: now[0])
         turns: dict[str, ComputingTurn] = {each: ComputingTurn() for each in "ab"}
 
         def join(caller: str, field: str) -> Any:
             now[0] = caller
             place = ("here", "n", "page", field)
-            return flights.join(place, 600.0, turns.get(caller, ComputingTurn()).lead, blocks=False)
+            return computations.join(
+                place, 600.0, turns.get(caller, ComputingTurn()).lead, blocks=False
+            )
 
         try:
             for each in "ab":
                 join(each, each)
-            assert join("a", "b")[0] is turns["b"].flight
+            assert join("a", "b")[0] is turns["b"].computation
             # It would wait for itself, so it computes.
             assert join("b", "a") == (None, None)
-            flights.waits_no_more("a")
-            assert join("b", "a")[0] is turns["a"].flight
+            computations.waits_no_more("a")
+            assert join("b", "a")[0] is turns["a"].computation
             # Whatever has gone wrong before, nobody looks for ever.
-            flights._waiting["a"] = turns["b"].flight
-            assert join("c", "a")[0] is turns["a"].flight
+            computations._waiting["a"] = turns["b"].computation
+            assert join("c", "a")[0] is turns["a"].computation
         finally:
             for turn in turns.values():
-                turn.land()
+                turn.finish()
             for each in "abc":
-                flights.waits_no_more(each)
+                computations.waits_no_more(each)
 
     def test_an_interrupted_caller_leads_nobody(self) -> None:
-        """At whatever instruction: its flight is its own before anybody can follow it."""
+        """At whatever instruction: its computation is its own before anybody can follow it."""
         turn = ComputingTurn()
 
-        def interrupted(flight: flights.CachedFlight) -> None:
-            turn.lead(flight)
+        def interrupted(computation: computations.SharedComputation) -> None:
+            turn.lead(computation)
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            flights.join(("here", "n", "page", "f"), 600.0, interrupted, blocks=True)
-        assert turn.flight is not None
-        assert not flights._flights
-        turn.land()
+            computations.join(("here", "n", "page", "f"), 600.0, interrupted, blocks=True)
+        assert turn.computation is not None
+        assert not computations._computations
+        turn.finish()
 
     def test_a_forked_child_waits_for_none_of_its_parents(self, redis7: RedisServer) -> None:
-        flight, came = flights.join(
+        computation, came = computations.join(
             ("here", "n", "page", "f"), 600.0, ComputingTurn().lead, blocks=True
         )
         try:
-            assert flight is not None
+            assert computation is not None
             assert came is None
 
             def in_the_child() -> None:
-                with_parents = flights.join(
+                with_parents = computations.join(
                     ("here", "n", "page", "f"), 600.0, ComputingTurn().lead, blocks=True
                 )
-                assert with_parents[0] is not flight
+                assert with_parents[0] is not computation
                 assert with_parents[1] is None
 
             ended_well(in_child(in_the_child))
         finally:
-            flight.land()
+            computation.finish()
 
 
 def interrupted_everywhere(call: Any, is_free: Any) -> None:
     points = [each for each in points_of(call, (PACKAGE,)) if each not in TRIES]
     assert len(points) > 500
-    landed = 0
+    finished = 0
     for point in points:
         # Beside a busy process a call may take another way, which has no such point.
-        landed += isinstance(interrupt(call, point, KeyboardInterrupt), KeyboardInterrupt)
+        finished += isinstance(interrupt(call, point, KeyboardInterrupt), KeyboardInterrupt)
         assert is_free(), place_of(point)
-    assert landed > 0.9 * len(points)
+    assert finished > 0.9 * len(points)
 
 
 @pytest.mark.slow
 class TestInterruptions:
-    """However a caller is interrupted, none of its process waits for a flight without a leader."""
+    """After any interruption of a caller, nobody waits for a computation without a leader."""
 
     def test_of_a_leader(self, redis7: RedisServer) -> None:
         client, direct, asked, woken = redis7.client(), redis7.client(), [], []
         hashes: Any = VolatileHashes(client, "n")
-        place = (flights.server_of(client), "n", "page", "f")
+        place = (computations.server_of(client), "n", "page", "f")
 
         @hashes.cached(**LONG, field="f")
         def page() -> int:
-            flight = flights._flights[place]
-            # As one that waits: see `CachedFlight._enter`.
-            flight._wakers.append(lambda: woken.append(len(asked)))
+            computation = computations._computations[place]
+            # As one that waits: see `SharedComputation._enter`.
+            computation._wakers.append(lambda: woken.append(len(asked)))
             asked.append(1)
             return 1
 
@@ -403,7 +405,7 @@ class TestInterruptions:
             page()
 
         def is_free() -> bool:
-            is_all = not flights._flights and set(woken) == set(range(1, len(asked) + 1))
+            is_all = not computations._computations and set(woken) == set(range(1, len(asked) + 1))
             return is_all and not leased_fields(hashes, "page", direct)
 
         page()
@@ -413,29 +415,29 @@ class TestInterruptions:
         client, direct = redis7.client(), redis7.client()
         hashes: Any = VolatileHashes(client, "n")
         page = hashes.cached(**LONG, field="f")(lambda: 1)
-        place = (flights.server_of(client), "n", "page", "f")
+        place = (computations.server_of(client), "n", "page", "f")
 
         def call() -> None:
             direct.delete("page")
-            flight = flights.CachedFlight(place, "another", 600.0)
-            flight.thread = -1
-            flights._flights[place] = flight
+            computation = computations.SharedComputation(place, "another", 600.0)
+            computation.thread = -1
+            computations._computations[place] = computation
 
-            def land() -> None:
-                while not flight._wakers and not over.is_set():
+            def finish() -> None:
+                while not computation._wakers and not over.is_set():
                     over.wait(0.0005)
-                flight.land()
+                computation.finish()
 
-            over, landing = threading.Event(), threading.Thread(target=land)
-            landing.start()
+            over, finishing = threading.Event(), threading.Thread(target=finish)
+            finishing.start()
             try:
                 page()
             finally:
                 over.set()
-                landing.join()
+                finishing.join()
 
         def is_free() -> bool:
-            return not flights._flights and not leased_fields(hashes, "page", direct)
+            return not computations._computations and not leased_fields(hashes, "page", direct)
 
         page()
         interrupted_everywhere(call, is_free)
@@ -449,22 +451,22 @@ class TestExtensions:
         hashes: Any = VolatileHashes(client, "n", backend="emulated")
         page = hashes.cached(**{**LONG, "lease": 30, "wait": 0.0}, field="f")(lambda: 1)
         turn = ComputingTurn(("page", "f"))
-        flight, _ = flights.join(("here", "n", "page", "f"), 60.0, turn.lead, blocks=True)
-        assert flight is not None
+        computation, _ = computations.join(("here", "n", "page", "f"), 60.0, turn.lead, blocks=True)
+        assert computation is not None
         try:
-            for request in page._leading(turn, flight, None):
+            for request in page._leading(turn, computation, None):
                 assert request[0] == LEASE
                 break
-            flight.token = turn.token
-            waiting = page._following(ComputingTurn(("page", "f")), flight, 0)
+            computation.token = turn.token
+            waiting = page._following(ComputingTurn(("page", "f")), computation, 0)
             request = next(waiting)
             assert request[0] == LEASE
             assert request[5] == turn.token
             assert request[-1] == "ONLY"
             # And then not before a third of it is over.
-            assert isinstance(waiting.send([1, None, -1]), flights.Awaited)
+            assert isinstance(waiting.send([1, None, -1]), computations.Awaited)
         finally:
-            flight.land()
+            computation.finish()
 
     @pytest.mark.parametrize("backend", ["emulated", "native"])
     def test_up_to_hold_in_all(self, redis8: RedisServer, backend: str) -> None:
