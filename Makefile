@@ -3,7 +3,7 @@
 # RELEASE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo survey-demo pipeline cassandra test test-all test-part test-cassandra test-matrix test-durations lint format types bench prove release wheel clean
+.PHONY: help setup demo survey-demo pipeline cassandra test test-all test-part test-cassandra test-matrix test-durations lint format types bench prove release wheel docs clean
 
 # One worker more than cores: the tests wait for servers for a third of their time.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$((n + 1)))
@@ -71,6 +71,9 @@ prove: setup  ## attack it again with new seeds, and add it up in docs/proof.md:
 
 release: setup  ## prepare a release in dist/, try it, publish nothing: make release RELEASE_ARGS=--rehearse
 	@exec $(PY) scripts/release.py $(RELEASE_ARGS)
+
+docs: setup  ## build the site into .cache/site: search works without a server
+	@bash scripts/docs.sh
 
 wheel: setup  ## build the wheel into dist/
 	@bash scripts/build_wheel.sh dist

@@ -65,7 +65,7 @@ def address(path: str, root: Path = ROOT) -> str:
         return home(root)
     bare = path.partition("#")[0]
     if not (root / bare).exists():
-        sys.exit(f"artifacts: README.md or pyproject.toml links to {path}, which does not exist")
+        sys.exit(f"artifacts: a page or pyproject.toml links to {path}, which does not exist")
     kind = "tree" if (root / bare).is_dir() else "blob"
     if PurePosixPath(bare).suffix in PICTURES:
         kind = "raw"
@@ -78,15 +78,20 @@ def prose(text: str, change: Callable[[str], str]) -> str:
     return "".join(part if part.startswith("```") else change(part) for part in parts)
 
 
-def absolute(text: str, root: Path = ROOT) -> str:
-    """Return a page of Markdown with its relative links made absolute."""
+def relinked(text: str, change: Callable[[str], str]) -> str:
+    """Return a page of Markdown with the targets of its relative links to other files changed."""
 
     def replaced(found: re.Match[str]) -> str:
         target = found[2]
         stays = ABSOLUTE.match(target) or target.startswith("#")
-        return found[1] + (target if stays else address(target, root))
+        return found[1] + (target if stays else change(target))
 
     return prose(text, lambda part: LINK.sub(replaced, part))
+
+
+def absolute(text: str, root: Path = ROOT) -> str:
+    """Return a page of Markdown with its relative links made absolute."""
+    return relinked(text, lambda target: address(target, root))
 
 
 def copy(folder: Path, root: Path = ROOT) -> None:

@@ -56,7 +56,7 @@ _GIVEN = {
     "LeasedIck",
 }
 _GIVEN |= {"Page", "SetsAside", "ShiftedTime"}
-_VALUES = {
+VALUES = {
     "CLIENT": "In the place of an argument of a call: the client of the surveyed server.",
     "PATTERN": "In the place of an argument of a call: the pattern of the surveyed keys.",
     "DECLARED": "The certainty of a rule whose user says that the items are garbage.",
@@ -98,7 +98,7 @@ def _names_of(namespace: str) -> Iterator[tuple[str, Any]]:
 
 def is_record(name: str, value: Any) -> bool:
     """Say whether a name is the type of a result: a tuple, a table, fixed fields, an error."""
-    if name in _VALUES or name in _MADE or inspect.isroutine(value):
+    if name in VALUES or name in _MADE or inspect.isroutine(value):
         return False
     if name in _GIVEN or not inspect.isclass(value):
         # What is no class is the name of a type.
@@ -127,7 +127,7 @@ def counted(found: Mapping[str, list[tuple[str, Any]]]) -> int:
         id(value)
         for names in found.values()
         for name, value in names
-        if name not in _VALUES and not is_record(name, value)
+        if name not in VALUES and not is_record(name, value)
     }
     return len(called)
 
@@ -144,7 +144,7 @@ def page() -> str:
             if is_record(name, value):
                 records.append(name)
             elif not is_form(name, known):
-                sentence = _VALUES.get(name) or first_sentence(value)
+                sentence = VALUES.get(name) or first_sentence(value)
                 lines.append(f"| `{name}` | {sentence} |")
         if records:
             listed = ", ".join(f"`{name}`" for name in records)

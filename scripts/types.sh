@@ -14,14 +14,7 @@ bash scripts/build_wheel.sh .cache/types-wheel
 # An environment of its own: it brings Node. basedpyright is Pyright in one wheel, and in the mode
 # "strict" it checks what Pyright does; the wheel of Pyright itself downloads a program at its start.
 pyright=.cache/pyright
-stamp=$(cksum constraints.txt pyproject.toml)
-if [ "$(cat "$pyright/stamp" 2> /dev/null)" != "$stamp" ]; then
-    rm -rf "$pyright"
-    .venv/bin/python -m venv --without-pip "$pyright"
-    .venv/bin/python -m pip --python "$pyright/bin/python" install --quiet --no-input \
-        --disable-pip-version-check --constraint constraints.txt --group pyright
-    printf '%s\n' "$stamp" > "$pyright/stamp"
-fi
+bash scripts/group_venv.sh pyright
 
 cd "$installed"
 program=tests/typing/a_users_program.py

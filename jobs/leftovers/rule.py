@@ -35,8 +35,10 @@ class Declared(NamedTuple):
     assumed: float
 
 
-CLIENT, PATTERN = object(), object()
-"""In a `Call`: the user's client, and the pattern of a family of keys."""
+CLIENT = object()
+"""In a `Call`: the user's client."""
+PATTERN = object()
+"""In a `Call`: the pattern of a family of keys."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def test_each_has_a_sentence(names: ModuleType) -> None:
         for namespace, found in names.supported().items()
         for name, value in found
         if not names.is_record(name, value)
-        and name not in names._VALUES
+        and name not in names.VALUES
         and not names.first_sentence(value).rstrip(":").endswith((".", "`", ")"))
     ]
     assert silent == []
