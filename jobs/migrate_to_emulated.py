@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -30,7 +30,6 @@ from workstealing.jobs.shared.backend_moves import (
     seconds_to_wait,
 )
 from workstealing.jobs.shared.key_walk import WALKING
-from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
@@ -101,11 +100,8 @@ class MigrateToEmulated(DivisibleJob):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.hashes = checked_hashes(hashes)
-        self.structures = (hashes,)
-        self.dry_run = dry_run
-        self.limit = checked_limit(limit)
-        self.name = f"migrate_to_emulated.{hashes.namespace}" if name is None else name
-        self.dependency: Hashable = hashes.job_client.identity
+        default = f"migrate_to_emulated.{hashes.namespace}"
+        self._keep_clean(hashes, limit=limit, name=name, default=default, dry_run=dry_run)
         self._index = DueIndex(
             hashes.job_client, hashes.names, hashes.translator.clock_shift_ms, random, clock
         )

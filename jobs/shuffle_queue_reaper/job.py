@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, OutOfTime
 from workstealing.jobs.shuffle_queue_reaper.upkeep import WINDOW, Facts, Settings, Tidying
-from workstealing.recruiting.checks import checked_attempts, checked_limit
+from workstealing.recruiting.checks import checked_attempts
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,
@@ -458,11 +458,8 @@ class ShuffleQueueReaper(DivisibleJob):
         if not isinstance(queue, ShuffleQueue | AsyncShuffleQueue):
             raise ConfigurationError(f"{queue!r} cannot be reaped: give a ShuffleQueue")
         self.queue = queue
-        self.structures = (queue,)
-        self.limit = checked_limit(limit)
-        self.dry_run = dry_run
-        self.name = f"shuffle_queue_reaper.{queue.keys.text}" if name is None else name
-        self.dependency: Hashable = queue.job_client.identity
+        default = f"shuffle_queue_reaper.{queue.keys.text}"
+        self._keep_clean(queue, limit=limit, name=name, default=default, dry_run=dry_run)
         settings = Settings(
             lease_ms=_checked_ms(lease, "lease"),
             max_attempts=checked_attempts(max_attempts),

@@ -40,7 +40,7 @@ __all__ = [
     "DataSourceStreamReader",
     "Format",
     "InputPartition",
-    "Keeping",
+    "OptionsKeeper",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxRows",
@@ -53,7 +53,7 @@ Offset = dict[str, Any]
 _POSITION = "_compat_position"
 
 
-class Keeping(Generic[OptionsT]):
+class OptionsKeeper(Generic[OptionsT]):
     """The base of readers and writers that keep the options alone; Spark sends them to tasks."""
 
     def __init__(self, options: OptionsT) -> None:

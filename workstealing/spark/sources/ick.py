@@ -36,7 +36,7 @@ from workstealing.spark.sources.compat import (
     DataSourceStreamReader,
     Format,
     InputPartition,
-    Keeping,
+    OptionsKeeper,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
@@ -287,7 +287,7 @@ class ReservationPartition(InputPartition):
         self.ick_shard, self.token = ick_shard, token
 
 
-class IckReader(Keeping[IckOptions], Pushing, DataSourceReader):
+class IckReader(OptionsKeeper[IckOptions], Pushing, DataSourceReader):
     """Reads all members of a ShardedIck or an Ick, and changes nothing."""
 
     def chooses_by(self) -> Mapping[str, Column]:
@@ -523,7 +523,7 @@ def _pair(options: IckOptions, member: Any, score: Any) -> tuple[Any, Any]:
     return member, float(score) if isinstance(score, Decimal) else score
 
 
-class _IckSink(Keeping[IckOptions]):
+class _IckSink(OptionsKeeper[IckOptions]):
     """The common part of the batch writer and the stream writer."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

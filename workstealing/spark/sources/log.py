@@ -34,7 +34,7 @@ from workstealing.spark.sources.compat import (
     DataSourceStreamReader,
     Format,
     InputPartition,
-    Keeping,
+    OptionsKeeper,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
@@ -239,7 +239,7 @@ def _partitions(offset: LogOffset) -> list[InputPartition]:
     return [LogPartition(number, spans) for number, spans in enumerate(cut(offset))]
 
 
-class _PartitionReader(Keeping[LogOptions]):
+class _PartitionReader(OptionsKeeper[LogOptions]):
     """The task of the batch reader and of the stream reader."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -396,7 +396,7 @@ def _partition() -> int:
     return context.partitionId()
 
 
-class LogWriter(Keeping[LogOptions], DataSourceArrowWriter):
+class LogWriter(OptionsKeeper[LogOptions], DataSourceArrowWriter):
     """Appends the rows of a table."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -407,7 +407,7 @@ class LogWriter(Keeping[LogOptions], DataSourceArrowWriter):
         return write_all(options, iterator, turn)
 
 
-class LogStreamWriter(Keeping[LogOptions], DataSourceStreamArrowWriter):
+class LogStreamWriter(OptionsKeeper[LogOptions], DataSourceStreamArrowWriter):
     """Appends the rows of each batch of a stream."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

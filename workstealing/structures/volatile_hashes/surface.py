@@ -13,16 +13,19 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redis.commands.core import AsyncBasicKeyCommands, BasicKeyCommands
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
 from workstealing.store.redis_versions import (
+    AWAITED,
+    BLOCKING,
     AsyncHashCommands,
+    AsyncLifetimes,
     AsyncScanCommands,
+    BlockingLifetimes,
     HashCommands,
     ScanCommands,
 )
@@ -47,9 +50,6 @@ class _HashSurface:
     something foreign; nothing is changed then.
     """
 
-    # redis-py's protocol for its command classes requires it; no command here uses it.
-    _event_dispatcher: Any = None
-
     def delete(self, *names: Any) -> Any:
         """Delete whole hashes with their deadlines; return how many had a live field.
 
@@ -72,44 +72,12 @@ class _HashSurface:
         raise NotImplementedError
 
 
-# A type checker binds redis-py's methods to the object that they are taken from, and tells by
-# `_is_async_client` which replies are awaited.
-class _BlockingHashMethods(BasicKeyCommands, ScanCommands):
-    _is_async_client: Literal[False] = False
-
-
-class _AsyncHashMethods(AsyncBasicKeyCommands, AsyncScanCommands):
-    _is_async_client: Literal[True] = True
-
-
-# mypy takes this name for True. Where the stubs of types-redis hide redis-py's own types, it would
-# bind the methods to redis-py's class, and refuse them for a hash; those of an object it does not.
-MYPY = False
-if MYPY:
-    _blocking: _BlockingHashMethods
-    _awaited: _AsyncHashMethods
-else:
-    _blocking = _BlockingHashMethods
-    _awaited = _AsyncHashMethods
-
-
-class _UnawaitedHashSurface(_HashSurface, HashCommands):
-    _is_async_client: Literal[False] = False
-
-    expire = _blocking.expire
-    pexpire = _blocking.pexpire
-    expireat = _blocking.expireat
-    pexpireat = _blocking.pexpireat
-    expiretime = _blocking.expiretime
-    pexpiretime = _blocking.pexpiretime
-    ttl = _blocking.ttl
-    pttl = _blocking.pttl
-    persist = _blocking.persist
-    rename = _blocking.rename
-    renamenx = _blocking.renamenx
-    copy = _blocking.copy
-    hrandfield = _blocking.hrandfield
-    hscan = _blocking.hscan
+class _UnawaitedHashSurface(_HashSurface, BlockingLifetimes, HashCommands):
+    rename = BLOCKING.rename
+    renamenx = BLOCKING.renamenx
+    copy = BLOCKING.copy
+    hrandfield = BLOCKING.hrandfield
+    hscan = BLOCKING.hscan
 
 
 class BlockingHashSurface(_UnawaitedHashSurface):
@@ -135,25 +103,14 @@ class BlockingHashSurface(_UnawaitedHashSurface):
         return sum(replies)
 
 
-class AsyncHashSurface(_HashSurface, AsyncHashCommands):
+class AsyncHashSurface(_HashSurface, AsyncLifetimes, AsyncHashCommands):
     """The surface of `AsyncVolatileHashes`."""
 
-    _is_async_client: Literal[True] = True
-
-    expire = _awaited.expire
-    pexpire = _awaited.pexpire
-    expireat = _awaited.expireat
-    pexpireat = _awaited.pexpireat
-    expiretime = _awaited.expiretime
-    pexpiretime = _awaited.pexpiretime
-    ttl = _awaited.ttl
-    pttl = _awaited.pttl
-    persist = _awaited.persist
-    rename = _awaited.rename
-    renamenx = _awaited.renamenx
-    copy = _awaited.copy
-    hrandfield = _awaited.hrandfield
-    hscan = _awaited.hscan
+    rename = AWAITED.rename
+    renamenx = AWAITED.renamenx
+    copy = AWAITED.copy
+    hrandfield = AWAITED.hrandfield
+    hscan = AWAITED.hscan
 
     if TYPE_CHECKING:
 
