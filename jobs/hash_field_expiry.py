@@ -14,15 +14,14 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, LayoutError, OutOfTime
-from workstealing.jobs.due_collecting import (
+from workstealing.jobs.shared.due_collecting import (
     PATIENCE_SECONDS,
     CollectingJob,
     DueCollector,
     Served,
     left_of,
-    looks,
-    observe_items,
 )
+from workstealing.jobs.shared.due_looks import looks, observe_items
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog

@@ -22,14 +22,14 @@ from workstealing.errors import Skipped
 from workstealing.jobs.adopt_hashes.adopter import Pattern, small_hashes
 from workstealing.jobs.adopt_hashes.job import Adoption, PartWalk, WalkPart
 from workstealing.jobs.adopt_hashes.walk import PLACES
-from workstealing.jobs.backend_moves import (
+from workstealing.jobs.shared.backend_moves import (
     NAP_SECONDS,
     change_backend,
     has_other_marks,
     mark_shards,
     seconds_to_wait,
 )
-from workstealing.jobs.key_walk import WALKING
+from workstealing.jobs.shared.key_walk import WALKING
 from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget

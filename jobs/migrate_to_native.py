@@ -16,22 +16,20 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError
-from workstealing.jobs.backend_moves import (
+from workstealing.jobs.shared.backend_moves import (
     NAP_SECONDS,
     change_backend,
     mark_shards,
     seconds_to_wait,
 )
-from workstealing.jobs.due_collecting import (
+from workstealing.jobs.shared.due_collecting import (
     PATIENCE_SECONDS,
     DuePart,
     DuePartJob,
     Served,
     divided,
-    items_backlog,
-    looks,
-    observe_items,
 )
+from workstealing.jobs.shared.due_looks import items_backlog, looks, observe_items
 from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget

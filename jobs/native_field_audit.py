@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
-from workstealing.jobs.key_walk import is_users_key
+from workstealing.jobs.shared.key_walk import is_users_key
 from workstealing.recruiting.faults import FaultLog, shown
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice

@@ -6,7 +6,7 @@ from typing import Any
 
 from workstealing.clock import Duration
 from workstealing.errors import Aborted
-from workstealing.jobs.settling import require_layout
+from workstealing.jobs.shared.settling import require_layout
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt

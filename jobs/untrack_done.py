@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError
 
 from workstealing.clock import Duration
 from workstealing.errors import OutOfTime, Skipped
-from workstealing.jobs.settling import Settled, require_layout, settle
+from workstealing.jobs.shared.settling import Settled, require_layout, settle
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
@@ -22,9 +22,8 @@ from workstealing.store.keys import key_slot
 from workstealing.structures.access import JobAccess
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
-from workstealing.structures.tracked_set.drift import draw_tracked, sizes_of
 from workstealing.structures.tracked_set.layout import id_text
-from workstealing.structures.tracked_set.sets import checked_tracked, halted
+from workstealing.structures.tracked_set.sets import checked_tracked, draw_tracked, halted, sizes_of
 from workstealing.structures.tracked_set.sources.asking import blaming
 
 __all__ = ["UntrackDone"]

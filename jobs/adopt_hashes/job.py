@@ -25,7 +25,7 @@ from workstealing.jobs.adopt_hashes.adopter import (
     full,
 )
 from workstealing.jobs.adopt_hashes.walk import PLACES, AdoptionReport, Serves, Walk, WalkPlace
-from workstealing.jobs.key_walk import WALKING, KeyShare, move_place, read_place
+from workstealing.jobs.shared.key_walk import WALKING, KeyShare, move_place, read_place
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,

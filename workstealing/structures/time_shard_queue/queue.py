@@ -26,30 +26,28 @@ from workstealing.structures.structure import (
     DeadLetters,
     Structure,
 )
-from workstealing.structures.time_shard_queue.message import (
-    LONGEST_CONSUMER,
-    DeadDueMessage,
-    DueTime,
-    Taken,
-    TimeShardStats,
-    due_of,
-    message_bytes,
-    moment,
-    time_shard_of,
-)
 from workstealing.structures.time_shard_queue.rotation import (
     FEWEST_WITH_A_QUIET_ONE,
     Rotation,
     rotation_of,
 )
 from workstealing.structures.time_shard_queue.store import (
+    LONGEST_CONSUMER,
     AskedTakes,
     Buried,
+    DeadDueMessage,
     Due,
+    DueTime,
     Entry,
     Held,
+    Taken,
     TimeShardCounts,
     TimeShards,
+    TimeShardStats,
+    due_of,
+    message_bytes,
+    moment,
+    time_shard_of,
 )
 
 T = TypeVar("T")
