@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from redis.exceptions import OutOfMemoryError
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
-from workstealing.recruiting.checks import checked_attempts, checked_limit
+from workstealing.recruiting.checks import checked_attempts
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,
@@ -89,14 +89,11 @@ class IckReaper(DivisibleJob):
     ) -> None:
         seconds = seconds_of(lease, "lease", 0.001)
         self.ick = ick
-        self.limit = checked_limit(limit)
-        self.dry_run = dry_run
-        self.structures = (ick,) if isinstance(ick, Structure) else tuple(self._icks())
         self._random = random
-        first = self._icks()[0]
-        self.dependency: Hashable = first.job_client.identity
-        key = getattr(ick, "name", None) or first.name
-        self.name = f"ick_reaper.{key}" if name is None else name
+        icks = self._icks()
+        default = f"ick_reaper.{getattr(ick, 'name', None) or icks[0].name}"
+        served = (ick,) if isinstance(ick, Structure) else icks
+        self._keep_clean(*served, limit=limit, name=name, default=default, dry_run=dry_run)
         self._settings = (seconds, checked_attempts(max_attempts), random)
 
     def perform(self, slice: Slice) -> int:

@@ -27,7 +27,7 @@ from workstealing.jobs.leftovers import (
     members,
     seen_twice,
 )
-from workstealing.jobs.leftovers.offer import DAY
+from workstealing.jobs.leftovers.rule import DAY
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load

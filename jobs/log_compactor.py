@@ -18,7 +18,7 @@ from workstealing.errors import (
     LayoutError,
     OutOfTime,
 )
-from workstealing.jobs.log_jobs import LogEngine, LogJob
+from workstealing.jobs.shared.log_jobs import LogEngine, LogJob
 from workstealing.recruiting.checks import checked_count
 from workstealing.recruiting.faults import log_safely
 from workstealing.recruiting.job import Backlog

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError
-from workstealing.jobs.log_jobs import LogEngine, LogJob
+from workstealing.jobs.shared.log_jobs import LogEngine, LogJob
 from workstealing.recruiting.checks import checked_count
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice

@@ -10,8 +10,7 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
-from workstealing.jobs.sql_deadlines import UNITS, DeadlineColumn, checked_dialect
-from workstealing.jobs.sql_transactions import bounded
+from workstealing.jobs.shared.sql_deadlines import UNITS, DeadlineColumn, bounded, checked_dialect
 from workstealing.recruiting.checks import checked_limit, checked_name
 from workstealing.recruiting.job import DEFAULT_LIMIT, Backlog, Job
 from workstealing.recruiting.slice import Slice

@@ -30,8 +30,7 @@ from workstealing.jobs.leftovers import (
     look,
     seen_twice,
 )
-from workstealing.jobs.leftovers.offer import DAY
-from workstealing.jobs.leftovers.rule import Looks
+from workstealing.jobs.leftovers.rule import DAY, Looks
 from workstealing.store.connection import Command
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 from workstealing.clock import Duration
 from workstealing.errors import Aborted
-from workstealing.jobs.settling import require_layout
-from workstealing.recruiting.checks import checked_limit
+from workstealing.jobs.shared.settling import require_layout
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
@@ -58,12 +56,8 @@ class TrackQueued(Job):
         name: str | None = None,
     ) -> None:
         self.tracked = checked_tracked(tracked)
-        self.structures = (tracked,)
-        self.dry_run = dry_run
-        self.limit = checked_limit(limit)
-        key = id_text(tracked.names.key)
-        self.name = f"track_queued.{key}" if name is None else name
-        self.dependency: Hashable = tracked.job_client.identity
+        default = f"track_queued.{id_text(tracked.names.key)}"
+        self._keep_clean(tracked, limit=limit, name=name, default=default, dry_run=dry_run)
 
     def perform(self, slice: Slice) -> int:
         """Look at the next ``slice.limit`` rows.

@@ -140,7 +140,7 @@ def _kept(
     about: dict[bytes, bytes],
     fields: Sequence[bytes],
 ) -> _Kept:
-    """Read an entry. Raises: LayoutError, which says only why it cannot be read."""
+    """Read an entry. Raises: LayoutError, whose text says only why the entry is unreadable."""
     kind = about.get(b"type", b"").decode(errors="backslashreplace")
     if kind != "key" and kind not in _ABSENT:
         raise LayoutError(f"it says {kind[:_SHOWN]!r} as its type")

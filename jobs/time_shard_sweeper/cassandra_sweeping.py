@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from workstealing.jobs.time_shard_sweeper.sweeping import Swept, Unswept, sweeping_of
+from workstealing.jobs.time_shard_sweeper.job import Swept, Unswept, sweeping_of
 from workstealing.recruiting.slice import Slice
 from workstealing.store.operations import Steps
 from workstealing.structures.time_shard_queue.cassandra_rows import (

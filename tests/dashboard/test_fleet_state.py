@@ -29,14 +29,15 @@ from workstealing.dashboard.fleet_state import (
     SILENT,
     STEPS,
     WAY,
+    Refusals,
     Why,
     fleet_state,
+    server_of_client,
     then,
     time_of_day,
 )
 from workstealing.dashboard.presenting import page
 from workstealing.dashboard.queries import Queries, Snapshot
-from workstealing.dashboard.refusals import Refusals, server_of_client
 from workstealing.dashboard.watched import Watched
 from workstealing.metrics.events import FleetEvent
 from workstealing.metrics.ledger import Ledger

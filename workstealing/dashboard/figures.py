@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workstealing.clock import roughly
 from workstealing.dashboard.fleet_state import (
     BEHIND,
     DENIALS,
@@ -41,7 +42,6 @@ from workstealing.recruiting.health import (
     Health,
     assess,
     growth,
-    roughly,
 )
 from workstealing.recruiting.slice import OUTCOMES, PERFORMED
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.dashboard.event_log import where
+from workstealing.clock import SYSTEM_CLOCK, Clock, roughly
 from workstealing.dashboard.figures import (
     JobFigures,
     covered_seconds,
@@ -37,13 +36,13 @@ from workstealing.dashboard.fleet_state import (
     then,
     time_of_day,
     unexplained,
+    where,
 )
 from workstealing.dashboard.watched import SetsAside, Watched, item_key, payload_text, weight
 from workstealing.errors import is_connection_fault
 from workstealing.metrics.events import CLEARED, RESUMED, FleetEvent, sent
 from workstealing.metrics.events import PAUSED as PAUSE
 from workstealing.metrics.minutes import CacheMinute, Minute, Process, total_of_caches
-from workstealing.recruiting.health import roughly
 from workstealing.recruiting.job import Backlog
 from workstealing.safe_text import LONGEST_SHOWN, visible
 

@@ -22,6 +22,7 @@ from workstealing.clock import seconds_of
 from workstealing.dashboard.alarms import with_links
 from workstealing.dashboard.charts import RANGES, TEXT_HEADINGS, Charts
 from workstealing.dashboard.figures import OwnMinutes
+from workstealing.dashboard.fleet_state import Refusals, own_refusals, server_of_client
 from workstealing.dashboard.presenting import (
     CACHE_HEADINGS,
     JOB_HEADINGS,
@@ -33,7 +34,6 @@ from workstealing.dashboard.presenting import (
     selection_of,
 )
 from workstealing.dashboard.queries import Queries
-from workstealing.dashboard.refusals import Refusals, own_refusals, server_of_client
 from workstealing.dashboard.security import (
     HEADERS,
     SESSION_SECONDS,

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
-from workstealing.recruiting.breakers import server_name
-from workstealing.recruiting.health import Servers
+from workstealing.recruiting.breakers import Servers, server_name
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.safe_text import visible
 from workstealing.structures import DurableKeys, VolatileHashes

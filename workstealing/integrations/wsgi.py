@@ -126,8 +126,8 @@ class Middleware(Generic[AppT]):
         when: it receives a `WsgiResponse` and says whether this request enlists, None: each request
             enlists.
 
-    A handler decorated with `Recruiter.enlists` decides for its own request instead. For decorated
-    handlers only: `when=lambda response: False`.
+    For a handler that `Recruiter.enlists` decorates, the decorator decides instead of `when`. For
+    decorated handlers only: `when=lambda response: False`.
 
     Inside another integration of this package it passes each request through unchanged: the
     outermost one enlists. The draw comes as soon as the response is known. If that is whole (a

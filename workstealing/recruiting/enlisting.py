@@ -19,7 +19,8 @@ from workstealing.recruiting.faults import FaultLog, HostTimeouts
 from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.lottery import Draw, Installed, is_disabled
 from workstealing.recruiting.performing import DrawnRecruit, LoopSlices, Performer
-from workstealing.recruiting.slice import Outcome, Run
+from workstealing.recruiting.slice import Outcome
+from workstealing.recruiting.slice_slot import Run
 
 BLOCK_LIMIT = 1024
 # The look-up of an enum's member costs as much as a whole dismissal.

@@ -41,7 +41,7 @@ class HostTimeouts:
         self._types += types
 
     def include(self, error: BaseException) -> bool:
-        """Say whether the error is a host's time-out."""
+        """Say whether an error is a time-out that a host raises into running code."""
         return isinstance(error, self._types) or any(
             (base.__module__, base.__qualname__) in _KNOWN for base in type(error).__mro__
         )

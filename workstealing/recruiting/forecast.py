@@ -273,7 +273,7 @@ _TINY = 1e-6
 
 
 def p99_lag(said: Forecast) -> float:
-    """Return the seconds within which slices remove 99 of 100 items at random; inf: never.
+    """Return the seconds within which slices picking at random remove 99 of 100 items; inf: never.
 
     Arguments:
         said: the forecast of the rate.
@@ -308,7 +308,7 @@ def choose_rate_at_random(
     *,
     highest_utilisation: float = HIGHEST_UTILISATION,
 ) -> float:
-    """Return the lowest rate at which slices remove 99 of 100 items at random within a lag.
+    """Return the lowest rate at which slices picking at random remove 99 of 100 items within a lag.
 
     Arguments and errors: as of `choose_rate`.
     """

@@ -138,6 +138,32 @@ class Job(abc.ABC):
         """
         return self.backlog(seconds=seconds_of(seconds, "seconds"))
 
+    def _keep_clean(
+        self,
+        *structures: Any,
+        limit: int,
+        name: str | None,
+        default: str,
+        dry_run: bool | None = None,
+    ) -> None:
+        """Set what a job of this package's structures has: for the constructors of these jobs.
+
+        The job's dependency is the server of the first structure.
+
+        Arguments:
+            limit: as the user gave it.
+            name: as the user gave it, None: the default.
+            default: the job's name, then.
+            dry_run: as the user gave it, None: the job has no dry run.
+
+        Raises: ConfigurationError for a wrong limit.
+        """
+        self.structures = structures
+        self.limit = checked_limit(limit)
+        self.name = default if name is None else name
+        self.dry_run = dry_run
+        self.dependency = structures[0].job_client.identity
+
     def warm_up(self) -> None:  # noqa: B027 - most jobs have nothing to prepare
         """Prepare for the first slice without a server; by default, do nothing.
 

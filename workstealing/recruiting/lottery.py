@@ -18,9 +18,9 @@ from workstealing.errors import DuplicateJobError, RateError, UnknownJobError
 from workstealing.recruiting.adaptive import Adaptive, Controller
 from workstealing.recruiting.breakers import JobBreakers
 from workstealing.recruiting.checks import checked_rate
-from workstealing.recruiting.health import Tally
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import OUTCOMES, Outcome, SliceLength
+from workstealing.recruiting.tally import Tally
 
 DISABLED_VARIABLE = "WORKSTEALING_DISABLED"
 _OFF = frozenset({"", "0", "false", "no", "off"})

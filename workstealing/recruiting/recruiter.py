@@ -18,11 +18,12 @@ from workstealing.recruiting.decorators import enlisting
 from workstealing.recruiting.deferral import When
 from workstealing.recruiting.enlisting import Enlisting
 from workstealing.recruiting.explaining import Circumstances, Explanation, explain
-from workstealing.recruiting.health import RaisedError
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job, dry_run_of
 from workstealing.recruiting.lottery import Draw, Installed, Roster, is_disabled
-from workstealing.recruiting.slice import FLIGHT, OUTCOMES, Outcome, Slice
+from workstealing.recruiting.slice import OUTCOMES, Outcome, Slice
+from workstealing.recruiting.slice_slot import SLICE_SLOT
+from workstealing.recruiting.tally import RaisedError
 
 SliceFunction = TypeVar("SliceFunction", bound=Callable[[Slice], "int | None"])
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -396,7 +397,7 @@ class Recruiter(Enlisting):
                 ran_at, breaker = installed.tally.ran_at, installed.breaker
                 unreached = breaker.open_seconds(now) if breaker.held_back(now) else None
                 hindered = breaker.others_seconds(now)
-        holder = FLIGHT.holder()
+        holder = SLICE_SLOT.holder()
         known = Circumstances(
             name,
             "this process",
@@ -533,7 +534,7 @@ class Recruiter(Enlisting):
 
 def _running_seconds(name: str) -> float | None:
     """Return the seconds of the job's running slice in this process; None: no slice runs."""
-    holder = FLIGHT.holder()
+    holder = SLICE_SLOT.holder()
     if holder is None or holder[0] != name:
         return None
     return _seconds_since(holder[1])

@@ -77,8 +77,8 @@ class Sent:
     """The commands and round trips that this process's one-attempt connections have sent.
 
     Fields: commands; round_trips; seconds: the length of all round trips. Threads that send at the
-    same moment may lose a count. The counts pace a process that does one slice at a time, and serve
-    tests.
+    same moment may lose a count. A process that does one slice at a time sets its pace by the
+    counts; tests read the counts, too.
     """
 
     __slots__ = ("commands", "round_trips", "seconds")
@@ -181,10 +181,10 @@ class OneAttempt(AbstractConnection):
         One round trip; a connection that is not open is opened first, within one time-out.
 
         Raises: OutOfTime before anything was sent; Unanswered if the deadline came before the
-        replies. Both leave the connection good. Moved if the slot is on another node. READONLY and
-        similar errors, unchanged; the socket is closed then. A ConnectionError or a TimeoutError
-        after a cut, after garbage, or after one whole time-out without a byte; the connection is
-        closed then and not used again.
+        replies. Both leave the connection good. Moved is raised if the slot is on another node.
+        READONLY and similar errors, unchanged; the socket is closed then. A ConnectionError or a
+        TimeoutError after a cut, after garbage, or after one whole time-out without a byte; the
+        connection is closed then and not used again.
         """
         replies = self.call_each(commands, budget)
         moved = moved_of(replies)

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.jobs.family_leftovers import KeysWithoutTtl
+from workstealing.jobs.family_leftovers import DeadTags, KeysWithoutTtl
 from workstealing.jobs.leftovers import Basis, Call, Leftovers
 from workstealing.jobs.leftovers.job import PAGES_A_SLICE
 from workstealing.jobs.leftovers.walk import KEYS_A_PAGE
-from workstealing.jobs.tag_set_leftovers import DeadTags
 from workstealing.recruiting.forecast import (
     HIGHEST_UTILISATION,
     choose_rate_at_random,

@@ -26,30 +26,28 @@ from workstealing.structures.structure import (
     DeadLetters,
     Structure,
 )
-from workstealing.structures.time_shard_queue.message import (
-    LONGEST_CONSUMER,
-    DeadDueMessage,
-    DueTime,
-    Taken,
-    TimeShardStats,
-    due_of,
-    message_bytes,
-    moment,
-    time_shard_of,
-)
 from workstealing.structures.time_shard_queue.rotation import (
     FEWEST_WITH_A_QUIET_ONE,
     Rotation,
     rotation_of,
 )
 from workstealing.structures.time_shard_queue.store import (
+    LONGEST_CONSUMER,
     AskedTakes,
     Buried,
+    DeadDueMessage,
     Due,
+    DueTime,
     Entry,
     Held,
+    Taken,
     TimeShardCounts,
     TimeShards,
+    TimeShardStats,
+    due_of,
+    message_bytes,
+    moment,
+    time_shard_of,
 )
 
 T = TypeVar("T")
@@ -132,8 +130,8 @@ class _TimeShardQueueOperations(Structure):
                 now; None: now.
 
         The store's clock judges it, never this process's. Returns: its id. Raises:
-        ConfigurationError; LayoutError; with Redis, OutOfMemoryError if it is full. One round trip;
-        three for the first message of a time shard.
+        ConfigurationError; LayoutError; with Redis, OutOfMemoryError if the server is full. One
+        round trip; three for the first message of a time shard.
         """
         return self._putting(message_bytes(message), due_of(due))
 
@@ -273,7 +271,7 @@ class _TimeShardQueueOperations(Structure):
 
     @operation
     def revive(self, *ids: str) -> Steps[int]:
-        """Let dead messages wait again, each in its time shard, their attempts forgotten.
+        """Let dead messages wait again, each in its time shard, and forget their attempts.
 
         Returns: how many were dead. Raises: as `ack`. One round trip a time shard.
         """
