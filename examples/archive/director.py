@@ -63,7 +63,7 @@ class Story:
         # Spark takes seconds to start: it does so beside the first visitors.
         driver = self._stack.enter_context(Driver(self._folder, 1))
         self.address = "http://{}:{}".format(*site.address)
-        self._account.say("gunicorn and the first Spark driver are starting")
+        self._account.wait(site.is_up, "gunicorn has started; the first Spark driver is starting")
         traffic = self._stack.enter_context(Traffic(site.address))
         self._account.say(
             f"visitors capture and read {len(PAGES)} pages at {self.address}/page/front"
@@ -178,7 +178,7 @@ class Story:
 def missing() -> list[str]:
     """Return what Spark and the site lack on this machine."""
     found = [name for name in ("pyspark", "gunicorn", "statsd") if find_spec(name) is None]
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         found.append("java")
     return found
 

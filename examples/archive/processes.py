@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +20,7 @@ from workstealing.store.embedded import die_with_parent
 from workstealing.structures import Ick
 
 WORKERS, THREADS = 2, 4
+USERS = ("GUNICORN_CMD_ARGS", "WEB_CONCURRENCY")
 STOP_SECONDS = 20.0
 GLANCE_SECONDS = 0.05
 
@@ -43,8 +46,12 @@ class Child:
                 stdout=output,
                 stderr=output,
                 cwd=log.parent,
-                # The modules of the example, for gunicorn, for the driver and for its tasks.
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+                # The modules of the example, for gunicorn, for the driver and for its tasks; and
+                # nothing of what the user has set for a gunicorn of their own.
+                env={
+                    **{name: value for name, value in os.environ.items() if name not in USERS},
+                    "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+                },
                 start_new_session=True,
             )
 
@@ -64,11 +71,12 @@ class Child:
         return self._log.read_text(errors="replace")
 
     def check(self) -> None:
-        """Raises: WorkStealingError with its last words if it has ended by itself."""
+        """Raises: WorkStealingError with its first and last words if it has ended by itself."""
         if self._process.poll() is not None:
+            lines = [line.strip() for line in self.said().splitlines()] or [""]
             raise WorkStealingError(
-                f"{self._log.stem} ended with status {self._process.returncode}; its log ends"
-                f" with:\n{self.said()[-1500:]}"
+                f"the {self._log.stem} ended with status {self._process.returncode}: it said"
+                f" {lines[0][:500]!r} at first and {lines[-1][:500]!r} at last"
             )
 
     def stop(self) -> None:
@@ -102,6 +110,16 @@ class Site(Child):
                 folder / "gunicorn.log",
                 [listener.fileno()],
             )
+
+    def is_up(self) -> bool:
+        """Say whether it answers. Raises: WorkStealingError if it has ended."""
+        self.check()
+        try:
+            with closing(http.client.HTTPConnection(*self.address, timeout=STOP_SECONDS)) as asking:
+                asking.request("GET", "/page/front")
+                return asking.getresponse().status in (200, 404)
+        except (OSError, http.client.HTTPException):
+            return False
 
 
 class Driver(Child):

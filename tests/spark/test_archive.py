@@ -74,8 +74,9 @@ def test_a_spark_that_cannot_start_is_a_clear_error(tmp_path: Path) -> None:
     java.chmod(0o755)
     with StoryRun(environment={"JAVA_HOME": str(tmp_path)}) as run:
         assert run.ended(120) == 1, run.said
-        assert "archive: driver ended with status" in run.said
+        assert "archive: the driver ended with status" in run.said
         assert "this java is broken" in run.said
+        assert "Traceback" not in run.said
         assert "proved:" not in run.said
         run.wait_until_gone()
         assert run.left_behind() == []
