@@ -51,6 +51,8 @@ class Child:
                 env={
                     **{name: value for name, value in os.environ.items() if name not in USERS},
                     "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+                    # What it leaves there when it is killed goes with the story's folder.
+                    "TMPDIR": str(log.parent),
                 },
                 start_new_session=True,
             )
