@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulation import Run, Scenario, compare, picture, summaries
-from workstealing.cli.arguments import Parser
-from workstealing.cli.output import add_json_option, figure, note, print_json, say, spell, table
-from workstealing.cli.values import at_least, duration, frequency, number, rate, whole
+from workstealing.cli.arguments import Parser, at_least, duration, frequency, number, rate, whole
+from workstealing.cli.output import add_json_option, figure, note, print_json, say, table
+from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
 
 _HEADINGS = (

@@ -14,15 +14,14 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, LayoutError, OutOfTime
-from workstealing.jobs.due_collecting import (
+from workstealing.jobs.shared.due_collecting import (
     PATIENCE_SECONDS,
     CollectingJob,
     DueCollector,
     Served,
     left_of,
-    looks,
-    observe_items,
 )
+from workstealing.jobs.shared.due_looks import looks, observe_items
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog
@@ -129,6 +128,10 @@ class HashFieldExpiry(CollectingJob):
 class _FieldCollector(DueCollector):
     """Collects the garbage of one namespace, through a job client's one-attempt connections.
 
+    There are two ways. A recruited slice removes by an attempt, which holds nobody up and gives way
+    to every other writer. A script removes without being aborted, but others wait meanwhile: it is
+    for a sweep, and for a server so full that it refuses the attempt's transaction.
+
     Arguments:
         index: of the namespace.
         names: of its keys.
@@ -186,7 +189,7 @@ class _FieldCollector(DueCollector):
                     if served and slice.remaining() < 3 * longest:
                         raise OutOfTime("too little time is left for one more attempt")
                     some = self._choose(found, slice.limit - collected)
-                    done = self._collect_some(some, look.now_ms, slice, slice.limit - collected)
+                    done = self._by_attempt(some, look.now_ms, slice, slice.limit - collected)
                     collected += done.items
                     expired += done.expired
                     served += len(some)
@@ -212,9 +215,9 @@ class _FieldCollector(DueCollector):
     def _look_at_servers(self, slice: Slice) -> None:
         """Report the faults of the servers that keep a native namespace's deadlines.
 
-        Their settings may change behind the namespace's first use. A slice asks one primary, and
-        each is asked once a minute: one round trip. Other slices report nothing, so that the figure
-        is as old as the question.
+        The servers' settings may change after the namespace's first use. A slice asks one primary,
+        and each is asked once a minute: one round trip. Other slices report nothing, so that the
+        figure is as old as the question.
         """
         budget = Budget(slice.remaining())
         layout = self._index.layout(budget)
@@ -351,9 +354,7 @@ class _FieldCollector(DueCollector):
             some.append(found.popleft())
         return some
 
-    def _collect_some(
-        self, some: list[DueKey], now_ms: int, slice: Slice, limit: int
-    ) -> _Collected:
+    def _by_attempt(self, some: list[DueKey], now_ms: int, slice: Slice, limit: int) -> _Collected:
         """Make one attempt on some hashes; a write to any of them aborts it.
 
         Arguments:
@@ -370,7 +371,7 @@ class _FieldCollector(DueCollector):
         except OutOfMemoryError:
             # Without memory, a script deletes.
             good = [garbage.due for garbage in hashes if garbage.problem is None]
-            removed = self._collect_when_full(good, slice, limit)
+            removed = self._by_scripts(good, slice, limit)
             return _Collected(removed, removed)
         except Aborted:
             # Somebody writes to such hashes all the time: fewer at once are aborted less often.
@@ -565,7 +566,7 @@ class _FieldCollector(DueCollector):
             keys += self._names.for_reading(due.key)
         return ("EVALSHA", script.sha, len(keys), *keys, most)
 
-    def _collect_when_full(self, some: list[DueKey], slice: Slice, limit: int) -> int:
+    def _by_scripts(self, some: list[DueKey], slice: Slice, limit: int) -> int:
         """Collect hashes by scripts, because a full server has refused the transaction (law 3).
 
         Arguments:

@@ -1,16 +1,23 @@
-"""The local clock, as an argument: what this process measures with and what tests set by hand.
+"""The local clock, and durations: as arguments, and as texts for people.
 
-Nothing that is shared is ever judged by it: expiry, leases and staleness go by the TIME of the
-server that holds the keys. The choice of a time shard is the one exception.
+The clock is an argument: what this process measures with and what tests set by hand. Nothing that
+is shared is ever judged by it: expiry, leases and staleness go by the TIME of the server that holds
+the keys. The choice of a time shard is the one exception.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import math
 import time
 from typing import Protocol
 
 from workstealing.errors import ConfigurationError
+
+UNKNOWN = "\N{EN DASH}"
+"""Stands in a text for a figure that nobody knows."""
+
+_LENGTHS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0))
 
 
 class Clock(Protocol):
@@ -79,3 +86,23 @@ def milliseconds_of(duration: object, name: str, most: float = LONGEST_SECONDS) 
     Arguments as of `seconds_of`; the least is a millisecond. Raises: as `seconds_of`.
     """
     return round(1000 * seconds_of(duration, name, 0.001, most))
+
+
+def spell(seconds: float | None, *, whole: bool = False) -> str:
+    """Return a duration for people, by default with three significant digits.
+
+    Arguments:
+        seconds: a negative one is none.
+        whole: in whole units, of a second at least.
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    smallest = ("ms", 0.001) if 0.0 < seconds < 1.0 and not whole else ("s", 1.0)
+    unit, length = next((each for each in _LENGTHS if seconds >= 2.0 * each[1]), smallest)
+    count = max(0.0, seconds / length)
+    return f"{count:,.0f} {unit}" if whole or count >= 100.0 else f"{count:.3g} {unit}"
+
+
+def roughly(seconds: float) -> str:
+    """Return a duration for sentences: as `spell`, in whole units."""
+    return spell(seconds, whole=True)

@@ -1,4 +1,4 @@
-"""Text for people: names from elsewhere, numbers, durations and times. Level 0: no imports."""
+"""Text for people: names from elsewhere, numbers and times; durations are spelled in `clock`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import re
 import unicodedata
 from typing import Any
 
-UNKNOWN = "\N{EN DASH}"
+from workstealing.clock import UNKNOWN
+
 LONGEST_SHOWN = 120
 _MOST_MARKS = 4
 _PLAIN = re.compile(r"[ -~]*").fullmatch
@@ -51,21 +52,6 @@ def number(value: float | None) -> str:
     if isinstance(value, int) or value == int(value):
         return f"{int(value):,}"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def duration(seconds: float | None) -> str:
-    """Return seconds as people say them."""
-    if seconds is None or not math.isfinite(seconds):
-        return UNKNOWN
-    if seconds <= 0:
-        return "0 s"
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    if seconds < 2 * 3600:
-        return f"{seconds / 60:.3g} min"
-    return f"{seconds / 3600:.3g} h" if seconds < 2 * 86400 else f"{seconds / 86400:,.3g} d"
 
 
 def rate_text(rate: float | None) -> str:

@@ -140,7 +140,7 @@ def _kept(
     about: dict[bytes, bytes],
     fields: Sequence[bytes],
 ) -> _Kept:
-    """Read an entry. Raises: LayoutError, which says only why it cannot be read."""
+    """Read an entry. Raises: LayoutError, whose text says only why the entry is unreadable."""
     kind = about.get(b"type", b"").decode(errors="backslashreplace")
     if kind != "key" and kind not in _ABSENT:
         raise LayoutError(f"it says {kind[:_SHOWN]!r} as its type")
@@ -270,7 +270,7 @@ def _reason(there: int, ends: int, now_ms: int) -> str:
 
 
 def _is_score(text: bytes) -> bool:
-    """Say whether ZADD takes a score. It refuses what a double cannot hold, as EXEC goes on."""
+    """Say whether a double can hold a score: ZADD refuses others, and EXEC does not stop there."""
     if not _SCORE.fullmatch(text):
         return False
     if math.isinf(float(text)):

@@ -14,17 +14,17 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.job_client import JobClient
 from workstealing.store.scripts import load
-from workstealing.structures.shuffle_queue.deleting import (
-    groups_in,
-    meta_of,
-    span_in,
-)
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,
     QUEUE_VERSION,
     GroupNames,
     QueueNames,
     stored_place,
+)
+from workstealing.structures.shuffle_queue.queue import (
+    groups_in,
+    meta_of,
+    span_in,
 )
 from workstealing.structures.stored import stored_number, wrong_type
 
@@ -90,7 +90,7 @@ class Upkeep:
         return self.read_facts(Budget(slice.remaining()))
 
     def read_facts(self, budget: Budget) -> Facts | None:
-        """Return the facts within a budget of time, without a slice to tell its commands to.
+        """Return the facts within a budget of time; no slice counts the commands.
 
         Returns and raises: as `facts`. Raises: LayoutError; OutOfTime; connection faults.
         """

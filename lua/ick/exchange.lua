@@ -1,10 +1,10 @@
--- Acknowledges members of an Ick, and then reserves, or begins to.
+-- Acknowledges members of an Ick, and then reserves members; a large reservation is only begun.
 -- KEYS: version, producer set, consumer set, held, attempts. ARGV: how many to reserve, 1 for
 -- backwash or 0, the caller's token ('' for none), members to acknowledge (at most 1,000).
--- Returns { members acknowledged, token ('' if there is no new reservation), { member, score, ... }, what is
--- left to be done ('' for nothing, else for ick/reserve_on) }. Of a caller whose token is not the one
--- that holds nothing is acknowledged. Without anything to reserve, backwash puts back what the caller holds:
--- all that is reserved, unless the caller has a token that does not hold any more.
+-- Returns { members acknowledged, token ('' if there is no new reservation), { member, score, ...
+-- }, what is left to be done ('' for nothing, else for ick/reserve_on) }. If the caller's token is
+-- not the present reservation's, nothing is acknowledged. Without anything to reserve, backwash
+-- puts back what the caller holds: all that is reserved, unless the caller's token is a former one.
 --@include reservation
 -- First what is only read: refuse(true) makes an Ick where there is none.
 local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

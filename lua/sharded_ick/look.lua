@@ -5,9 +5,10 @@
 --   KEYS[4] lease
 --   KEYS[5] moving
 --   KEYS[6] moving dead
--- Returns { lowest score of the producer set, of the consumer set ('' where empty), ms left of the lease (0:
--- free), when it was last taken in ms, its consumer, its token, members that are being moved, dead ones,
--- sizes of the producer set and of the consumer set }.
+-- Returns { lowest score of the producer set, lowest score of the consumer set ('' where a set is
+-- empty), ms left of the lease (0: free), when the lease was last taken in ms, the lease's
+-- consumer, the lease's token, how many members are being moved, how many dead members are being
+-- moved, size of the producer set, size of the consumer set }.
 --@include ick
 --@include shard
 local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]

@@ -4,10 +4,11 @@
 -- ARGV: group, consumer, the plan's name, the number of the stream that is served before these, the
 -- read's number.
 -- Returns { server's time in s, and its microseconds, stream number, { entry id, fields and values
--- } } for a message of that stream; { false, false, stream number, entry id } for one that was read
--- but is not to be served: it is overdue, or another group's; or, having changed nothing, a text:
--- the number of the stream that was served last, the plan's name and its streams, if these are
--- others; '' if the plan is of no use, or if this read was granted something before.
+-- } } for a message of that stream; { false, false, stream number, entry id } for an entry that was
+-- read but must not be served, because it is overdue or another group's; or, with nothing changed,
+-- a text. The text is the number of the stream served last, then the present plan's name and its
+-- streams, if the caller's plan is another one or the next stream was not passed; it is '' if no
+-- plan is of use, or if this read or a later one was granted a message before.
 --@include queue
 --@include receipt
 local turn = 'group:' .. ARGV[1]

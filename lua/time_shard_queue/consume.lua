@@ -1,12 +1,12 @@
--- Acknowledges or cancels messages of a time shard: nobody gets them again. Their parts are cleared away
--- later. So this script writes no key that a sweeper WATCHes, and runs on a full server.
+-- Acknowledges or cancels messages of a time shard: nobody gets them again. Their parts are cleared
+-- away later. So this script writes no key that a sweeper WATCHes, and runs on a full server.
 --   KEYS[1] mark
 --   KEYS[2] messages
 --   KEYS[3] consumed
---   KEYS[4..] receipts of takes, whose messages the caller has
+--   KEYS[4..] receipts of the takes that returned these messages; they are deleted
 --   ARGV[1] the caller's mark
 --   ARGV[2..] ids
--- Returns how many were known and not consumed yet.
+-- Returns how many ids were known and not consumed yet.
 --@include time_shard
 local problem = refuse(KEYS[1], ARGV[1], KEYS, { 'hash', 'set' })
 if problem then

@@ -1,4 +1,5 @@
--- Stores a field by its computer, which must still have the lease; or by anybody, who ends the lease.
+-- Stores a field by its computer, which must still have the lease; or by anybody, who ends the
+-- lease.
 --   KEYS[1] hash
 --   KEYS[2] deadlines
 --   KEYS[3] due
@@ -13,9 +14,11 @@
 --   ARGV[7] for how long in ms ('': for ever)
 --   ARGV[8] FNX (only if there is no such field) or ''
 --   ARGV[9] the value
---   ARGV[10] when the nonce took the lease (us): a late request may have taken it anew
--- Returns 1; or 0: the lease has ended, or another has it, or it was voided, or FNX is not met; or an error
--- reply, for a deadline past the year 4199, too. With 0 and an error nothing was changed.
+--   ARGV[10] when the nonce took the lease (us); at another time, a late request has taken the
+--     lease anew
+-- Returns 1; or 0 if the lease has ended, another nonce has the lease, the lease was voided, or FNX
+-- is not met; or an error reply, for instance for a deadline past the year 4199. With 0 and an
+-- error nothing was changed.
 --@include leases
 local hash, deadlines, due, mark, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local problem = refuse_layout(mark, ARGV[1]) or refuse_leases(leases)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from workstealing.cli import main
-from workstealing.cli.output import figure, spell
+from workstealing.cli.output import figure
+from workstealing.clock import spell
 from workstealing.recruiting.forecast import forecast, p99_lag, round_up
 
 Capture = pytest.CaptureFixture[str]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.dashboards import HOSTILE
-from workstealing.dashboard.presenting import blank_job, duration, number, page, rate_text
+from workstealing.dashboard.presenting import blank_job, number, page, rate_text, spell
 from workstealing.dashboard.queries import Snapshot
 from workstealing.dashboard.views import as_json
 from workstealing.dashboard.watched import exact_item, item_key
@@ -94,14 +94,16 @@ def test_numbers(value: Any, said: str) -> None:
         (0.0, "0 s"),
         (-1, "0 s"),
         (0.0021, "2.1 ms"),
+        (0.9999, "1,000 ms"),
         (59, "59 s"),
         (600, "10 min"),
         (9000, "2.5 h"),
         (864000, "10 d"),
+        (864_000_000, "10,000 d"),
     ],
 )
 def test_durations(seconds: Any, said: str) -> None:
-    assert duration(seconds) == said
+    assert spell(seconds) == said
 
 
 def test_rates() -> None:

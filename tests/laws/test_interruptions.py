@@ -18,7 +18,7 @@ from support.proof import seed, tried
 from support.servers import RedisServer
 from workstealing import Outcome, Recruiter
 from workstealing.jobs import HashFieldExpiry
-from workstealing.recruiting.slice import FLIGHT
+from workstealing.recruiting.slice_slot import SLICE_SLOT
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import OneAttempt
@@ -112,7 +112,7 @@ class TestEveryOpcode:
             raised = interrupt(tended.recruiter.enlist, point)
             landed += raised is not None
             assert raised is None or isinstance(raised, Interruption), place_of(point)
-            assert FLIGHT.holder() is None, place_of(point)
+            assert SLICE_SLOT.holder() is None, place_of(point)
             check_idle(tended.job_client, 3)
             tended.litter()
             assert tended.recruiter.enlist() is Outcome.WORKED, place_of(point)
@@ -185,7 +185,7 @@ class TestSignals:
                     landed += 1
                     tried("a signal handler that raises at a random moment of a slice")
                     check_idle(tended.job_client, 3)
-        assert FLIGHT.holder() is None
+        assert SLICE_SLOT.holder() is None
         job = next(iter(tended.recruiter.stats()["jobs"].values()))
         assert job["worked"] > 0
         assert job["recruited"] > 1_500

@@ -11,9 +11,9 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from workstealing import Job, Outcome, Recruiter, Slice
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime, blame
+from workstealing.recruiting.breakers import Server, Servers
 from workstealing.recruiting.explaining import Circumstances, Explanation, explain
-from workstealing.recruiting.health import Server, Servers
-from workstealing.recruiting.slice import FLIGHT, Flight
+from workstealing.recruiting.slice_slot import SLICE_SLOT, SliceSlot
 from workstealing.testing import ManualClock
 
 
@@ -121,7 +121,9 @@ def test_a_slice_of_another_job_that_does_not_end(
     recruiter = recruiter_of(manual_clock)
     recruiter.job(rate=0.25, name="tidy")(lambda _: 3)
     seconds = 0.01
-    monkeypatch.setattr(Flight, "holder", lambda _: ("sweep", SYSTEM_CLOCK.monotonic() - seconds))
+    monkeypatch.setattr(
+        SliceSlot, "holder", lambda _: ("sweep", SYSTEM_CLOCK.monotonic() - seconds)
+    )
     assert reasons(recruiter.explain("tidy"), "has been running") == []
     seconds = 3 * 3600.0
     assert reason(recruiter.explain("tidy"), "has been running") == (
@@ -310,7 +312,7 @@ def test_a_slice_that_does_not_end(manual_clock: ManualClock) -> None:
     seen: list[Explanation] = []
     recruiter.job(rate=0.25, name="tidy")(lambda _: seen.append(recruiter.explain("tidy")) or 1)
     recruiter.enlist()
-    assert FLIGHT.holder() is None
+    assert SLICE_SLOT.holder() is None
     assert reason(seen[0], "a slice of it") == "a slice of it runs at this moment"
     found = explain(Circumstances("tidy", "this process", 60.0, ("tidy",), running_seconds=90.0))
     assert reason(found, "has been running") == (

@@ -18,15 +18,10 @@ from workstealing import Aborted, Outcome, Recruiter, Slice
 from workstealing.errors import OutOfTime
 from workstealing.recruiting import FunctionJob
 from workstealing.recruiting.breakers import Breaker
-from workstealing.recruiting.health import (
-    ERRORS_NAMED,
-    Findings,
-    Health,
-    Tally,
-    assess,
-    error_name,
-)
-from workstealing.recruiting.slice import FLIGHT, Report
+from workstealing.recruiting.health import Findings, Health, assess
+from workstealing.recruiting.slice import Report
+from workstealing.recruiting.slice_slot import SLICE_SLOT
+from workstealing.recruiting.tally import ERRORS_NAMED, Tally, error_name
 from workstealing.testing import ManualClock, always
 
 LEAST = "nothing has worked for at least"
@@ -302,7 +297,7 @@ class TestInAProcess:
         recruiter.enlist()
         (figures,) = seen
         assert figures["running_seconds"] >= 0.0
-        assert FLIGHT.holder() is None
+        assert SLICE_SLOT.holder() is None
         assert recruiter.stats()["jobs"]["stuck"]["running_seconds"] is None
         assert figures["keeps_up"] is False
         said = "nothing has worked for at least 6 min: 400 recruits were skipped"

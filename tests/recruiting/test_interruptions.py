@@ -13,7 +13,7 @@ import pytest
 from support.interruptions import Interruption, alarms, interrupt, place_of, points_of
 from workstealing import Outcome, Recruiter, Slice
 from workstealing.recruiting import Adaptive, Hooks
-from workstealing.recruiting.slice import FLIGHT, Run
+from workstealing.recruiting.slice_slot import SLICE_SLOT, Run
 from workstealing.testing import always
 
 
@@ -50,8 +50,8 @@ def tended(counting: Counting, rate: float | Adaptive = 0.5) -> Recruiter:
 @pytest.fixture(autouse=True)
 def free_place() -> Iterator[None]:
     yield
-    held = FLIGHT.holder()
-    FLIGHT.reset()
+    held = SLICE_SLOT.holder()
+    SLICE_SLOT.reset()
     assert held is None
 
 
@@ -82,7 +82,7 @@ class TestEveryOpcode:
             # A recruit is counted at most once, and lost only where the time-out hit the counting.
             assert counting.recruited - recruited <= 1, place_of(point)
             assert counting.outcomes - outcomes <= 1, place_of(point)
-            assert FLIGHT.holder() is None, place_of(point)
+            assert SLICE_SLOT.holder() is None, place_of(point)
             recruited, outcomes = counting.recruited, counting.outcomes
             assert recruiter.enlist() is Outcome.WORKED, place_of(point)
             assert counting.recruited == recruited + 1, place_of(point)
@@ -214,7 +214,7 @@ class TestOtherThreads:
         # One that is still on its way may end the thread where nobody catches it.
         thread.join(120)
         assert not thread.is_alive()
-        assert FLIGHT.holder() is None
+        assert SLICE_SLOT.holder() is None
         assert recruiter.enlist() is Outcome.WORKED
         assert recruiter.stats()["jobs"]["sweep"]["skipped"] == 0
         assert served_elsewhere(recruiter)
@@ -227,13 +227,13 @@ class TestHolder:
 
         @recruiter.job(rate=0.5)
         def look(slice: Slice) -> int:
-            seen.append(FLIGHT.holder())
+            seen.append(SLICE_SLOT.holder())
             return 1
 
         before = time.monotonic()
-        assert FLIGHT.holder() is None
+        assert SLICE_SLOT.holder() is None
         recruiter.enlist()
-        assert FLIGHT.holder() is None
+        assert SLICE_SLOT.holder() is None
         ((job, since),) = [each for each in seen if each is not None]
         assert job == "look"
         assert before <= since <= time.monotonic()
@@ -251,14 +251,14 @@ class TestHolder:
         thread = threading.Thread(target=recruiter.enlist)
         thread.start()
         assert inside.wait(120)
-        held = FLIGHT.holder()
+        held = SLICE_SLOT.holder()
         assert held is not None
         assert held[0] == "hang"
         assert {recruiter.enlist() for _ in range(20)} == {Outcome.SKIPPED}
-        assert FLIGHT.holder() == held
+        assert SLICE_SLOT.holder() == held
         go.set()
         thread.join()
-        assert FLIGHT.holder() is None
+        assert SLICE_SLOT.holder() is None
 
     def test_a_run_whose_frames_are_kept_is_over(self) -> None:
         def fail() -> None:

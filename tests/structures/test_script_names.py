@@ -15,7 +15,7 @@ import workstealing
 from workstealing import jobs, structures
 from workstealing.store.scripts import LIBRARY
 from workstealing.structures.log.group import LogGroup
-from workstealing.structures.volatile_hashes import own_commands
+from workstealing.structures.volatile_hashes import surface
 
 PACKAGE = Path(workstealing.__file__).parent
 JOBS = Path(jobs.__file__).parent
@@ -79,7 +79,7 @@ CALLED_BY: dict[str, str] = {
     "tracked_set/track_queued": "track_queued._add",
     "tracked_set/untrack_done": "settling.settle_unchanged",
     "volatile_hashes/adopt": "adopter._commit",
-    "volatile_hashes/collect": "hash_field_expiry._collect_when_full",
+    "volatile_hashes/collect": "hash_field_expiry._by_scripts",
     "volatile_hashes/guarded": "commands.guarded",
     "volatile_hashes/mark_shard": "backend_moves.mark_shards",
     "volatile_hashes/migrate": "commands.move",
@@ -105,7 +105,7 @@ def is_operation(script: str) -> bool:
     folder, _, name = script.partition("/")
     # One with another way on servers that lack the command; one of a group, beside that of its log.
     name = name.removeprefix("native_") if folder == "volatile_hashes" else name
-    own = vars(own_commands).values() if folder == "volatile_hashes" else ()
+    own = vars(surface).values() if folder == "volatile_hashes" else ()
     if name.upper() in [each for each in own if isinstance(each, str)]:
         return True
     of = CLASSES.get(folder, ())

@@ -144,16 +144,6 @@ def figure(value: float) -> str:
     return f"{float(f'{value:.3g}'):.10f}".rstrip("0").rstrip(".")
 
 
-def spell(seconds: float) -> str:
-    """Return a duration for people."""
-    if not math.isfinite(seconds):
-        return "no end"
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{figure(seconds / length)} {unit}"
-    return f"{figure(seconds)} s" if seconds >= 1 else f"{figure(1000 * seconds)} ms"
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from workstealing.cli.output import add_json_option, figure, note, print_json, say, spell
-from workstealing.cli.values import at_least, duration, frequency, number, rate
+from workstealing.cli.arguments import at_least, duration, frequency, number, rate
+from workstealing.cli.output import add_json_option, figure, note, print_json, say
+from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.forecast import (
     COMMANDS_PER_ATTEMPT,

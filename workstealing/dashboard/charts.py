@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.dashboard.event_log import event_marks
+from workstealing.clock import SYSTEM_CLOCK, Clock, spell
 from workstealing.dashboard.figures import MINUTE, JobFigures, is_written, ledger_name, span_seconds
+from workstealing.dashboard.fleet_state import event_marks
 from workstealing.dashboard.queries import Cached, Snapshot
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.minutes import Minute
 from workstealing.recruiting.slice import PERFORMED
-from workstealing.safe_text import duration, number, time_text, visible
+from workstealing.safe_text import number, time_text, visible
 
 logger = logging.getLogger("workstealing")
 
@@ -73,7 +73,7 @@ TEXT_HEADINGS = (
 )
 """The headings of the charts as text, in the order of LINES."""
 
-_WORDS = (duration, number, number, number, duration)
+_WORDS: tuple[Callable[[float | None], str], ...] = (spell, number, number, number, spell)
 
 
 @dataclass(slots=True)

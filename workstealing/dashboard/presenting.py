@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from workstealing.clock import UNKNOWN, spell
 from workstealing.dashboard.alarms import LONGEST_PROBLEM, Alarms, alarms_of
 from workstealing.dashboard.charts import HOUR_RANGE, RANGES, hour
-from workstealing.dashboard.event_log import event_rows, newest_of
 from workstealing.dashboard.figures import (
     OLD_SECONDS,
     ErrorFigures,
@@ -16,12 +16,12 @@ from workstealing.dashboard.figures import (
     MeasuredFigure,
     job_figures,
 )
-from workstealing.dashboard.fleet_state import few
+from workstealing.dashboard.fleet_state import event_rows, few, newest_of
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.minutes import CacheMinute
 from workstealing.recruiting.slice import OUTCOMES, spoken
-from workstealing.safe_text import UNKNOWN, duration, number, rate_text, time_text, visible
+from workstealing.safe_text import number, rate_text, time_text, visible
 
 SIZES = {"jobs": 25, "structures": 25, "dead": 10}
 """How many rows of each list a page shows."""
@@ -144,7 +144,7 @@ def page(
 ) -> dict[str, Any]:
     """Return the texts of a page, as plain data for JSON and for templates.
 
-    Its size is bounded, however many jobs, structures and dead items there are.
+    The page's size is bounded, however many jobs, structures and dead items there are.
 
     Arguments:
         name: the ledger's.
@@ -204,7 +204,7 @@ def _source(snapshot: Snapshot) -> str:
         why = "no ledger" if snapshot.fault is None else "the ledger is not read"
         return f"this process only: {why}"
     if snapshot.old_seconds is not None:
-        ago = duration(round(snapshot.old_seconds))
+        ago = spell(round(snapshot.old_seconds))
         return f"last report {ago} ago, at {time_text(snapshot.heard)}"
     count = snapshot.processes
     silent = len(snapshot.state.silent)
@@ -268,7 +268,7 @@ def _tiles(snapshot: Snapshot) -> list[dict[str, Any]]:
             f"of {len(snapshot.jobs)}",
             bad=behind > 0,
         ),
-        _tile("Oldest garbage", duration(max(ages, default=None)), moment, bad=behind > 0),
+        _tile("Oldest garbage", spell(max(ages, default=None)), moment, bad=behind > 0),
         _tile("Backlog", number(sum(backlog) if backlog else None), "items"),
         _tile("Traffic", number(snapshot.enlisted_per_second), "enlisted/s"),
         _tile("Recruits", number(recruits), "a minute"),
@@ -315,20 +315,20 @@ def _job(job: JobFigures, now: float = 0.0, newest: str = "") -> dict[str, Any]:
         "rate": "" if job.rate is None else rate_text(job.fleet_rate or job.rate),
         "cells": [
             _cell(*keeps),
-            _seen(duration(job.oldest_seconds), job, lag_kind),
-            _cell(duration(worst)),
+            _seen(spell(job.oldest_seconds), job, lag_kind),
+            _cell(spell(worst)),
             _seen(number(job.backlog) + (f" {job.unit}" if job.backlog and job.unit else ""), job),
             _cell(number(job.items_per_second)),
             _cell(number(job.recruited_per_minute)),
             _cell(rate),
-            _cell(duration(job.slice_seconds or None)),
+            _cell(spell(job.slice_seconds or None)),
         ],
         "outcomes": _outcomes(job.outcomes),
     }
 
 
 def _measured(figure: MeasuredFigure, now: float) -> str:
-    since = duration(max(0.0, now - figure.at))
+    since = spell(max(0.0, now - figure.at))
     most = number(figure.highest)
     return (
         f"{visible(figure.name, 60)} {number(figure.value)} in a slice of the minute from {since}"
@@ -340,12 +340,12 @@ def _seen(text: str, job: JobFigures, kind: str = "") -> dict[str, str]:
     """Return a cell for garbage as it was last seen; a figure of long ago is grey and says so."""
     if text == UNKNOWN or not job.seen_ago:
         return _cell(text, kind)
-    return _cell(f"{text} ({duration(job.seen_ago)} ago)", "old")
+    return _cell(f"{text} ({spell(job.seen_ago)} ago)", "old")
 
 
 def _error(error: ErrorFigures, now: float) -> str:
     times = "once" if error.count == 1 else f"{number(error.count)} times"
-    last = "" if error.at is None else f", last {duration(max(0.0, now - error.at))} ago"
+    last = "" if error.at is None else f", last {spell(max(0.0, now - error.at))} ago"
     where = "" if error.host is None else f" on {visible(error.host, 60)}"
     text = "" if error.text is None else f": {visible(error.text, 200)}"
     return f"{visible(error.name, 60)} {times}{last}{where}{text}"
@@ -372,7 +372,7 @@ def _caches(snapshot: Snapshot) -> dict[str, Any]:
                 "waits": number(each.waits),
                 "computations": number(each.computations),
                 "failures": number(each.failures),
-                "took": duration(each.seconds / each.computations if each.computations else None),
+                "took": spell(each.seconds / each.computations if each.computations else None),
                 "uncached": number(each.uncached),
             }
             for name, each in called[:MOST_CACHES]
@@ -405,7 +405,7 @@ def _processes(snapshot: Snapshot) -> dict[str, Any]:
                 "since": time_text(each.started, "%Y-%m-%d %H:%M UTC"),
                 "last": UNKNOWN
                 if each.reported is None
-                else f"{duration(round(max(0.0, snapshot.at - each.reported)))} ago",
+                else f"{spell(round(max(0.0, snapshot.at - each.reported)))} ago",
             }
             for each in reported[:MOST_PROCESSES]
         ],
@@ -488,9 +488,7 @@ def _structure(figures: StructureFigures) -> dict[str, Any]:
         "cells": [
             _cell(number(figures.size)),
             _cell(due_text),
-            _cell(
-                duration(oldest), "bad" if oldest is not None and oldest > 60 * OLD_SECONDS else ""
-            ),
+            _cell(spell(oldest), "bad" if oldest is not None and oldest > 60 * OLD_SECONDS else ""),
             _cell(number(dead), "bad" if dead else ""),
         ],
     }
@@ -513,7 +511,7 @@ def _dead(
         sets = [each for each in structures if each.watched.id in wanted]
     count = sum(map(_dead_count, structures))
     oldest = next((item.died for _, item in rows if item.died is not None), None)
-    age = "" if oldest is None else f", the oldest for {duration(max(0.0, snapshot.at - oldest))}"
+    age = "" if oldest is None else f", the oldest for {spell(max(0.0, snapshot.at - oldest))}"
     more = f"; {MOST_SETS} of {len(sets)} structures shown" if len(sets) > MOST_SETS else ""
     return {
         "text": f"{count:,} item{'' if count == 1 else 's'}{age}{more}",
@@ -551,6 +549,6 @@ def _dead_item(figures: StructureFigures, item: ListedItem, now: float) -> dict[
         "tenant": item.tenant or UNKNOWN,
         "error": item.error or UNKNOWN,
         "attempts": UNKNOWN if item.attempts is None else number(item.attempts),
-        "age": UNKNOWN if item.died is None else duration(max(0.0, now - item.died)),
+        "age": UNKNOWN if item.died is None else spell(max(0.0, now - item.died)),
         "died": "" if item.died is None else time_text(item.died, "%Y-%m-%d %H:%M UTC"),
     }

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry, KeyExpiry
-from workstealing.recruiting.breakers import server_name
-from workstealing.recruiting.health import Servers
+from workstealing.recruiting.breakers import Servers, server_name
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.safe_text import visible
 from workstealing.structures import DurableKeys, VolatileHashes
@@ -253,7 +252,8 @@ _JOBS_WITHOUT_SETTINGS: dict[str, Callable[[Any], Job]] = {
 def payload_text(payload: Any) -> str:
     """Return a payload as `visible` text: fields as `name=value, ...`, and the size if it is cut.
 
-    It reads no more of the payload than it shows. A value without a text is named by its type.
+    The function reads no more of the payload than it shows. A value without a text is named by its
+    type.
     """
     if payload is None:
         return ""

@@ -27,22 +27,22 @@ from workstealing.recruiting.deferral import Enlister, is_deferring
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
 from workstealing.recruiting.recruiter import default_recruiter
 from workstealing.store.fleet import Fleet
-from workstealing.store.job_client import is_cluster
+from workstealing.store.job_client import HostCall, is_cluster, may_ask
 from workstealing.structures.volatile_hashes import VolatileHashes
-from workstealing.structures.volatile_hashes.cached_policy import Policy
+from workstealing.structures.volatile_hashes.cached_policy import (
+    PICKLE,
+    Policy,
+    Serializer,
+    StoredForm,
+    checked_serializer,
+)
+from workstealing.structures.volatile_hashes.cached_results import breaker_of
 from workstealing.structures.volatile_hashes.caching import CachedFunction
-from workstealing.structures.volatile_hashes.calls import HostCall, breaker_of, may_ask
-from workstealing.structures.volatile_hashes.own_commands import (
+from workstealing.structures.volatile_hashes.surface import (
     COUNT_EXISTING,
     FORGET,
     MOVE_FIELD,
     STORE,
-)
-from workstealing.structures.volatile_hashes.serializers import (
-    PICKLE,
-    Serializer,
-    StoredForm,
-    checked_serializer,
 )
 
 T = TypeVar("T")
@@ -297,8 +297,9 @@ class CacheEntries:
     def computed(self, key: str, compute: Callable[[], Any], timeout: float | None) -> Any:
         """Return a key's value; if there is none, let one caller compute it while others wait.
 
-        They wait for a minute at most; then the next one computes it. See `VolatileHashes.cached`,
-        which this is. Raises: the errors of compute. A hit costs one round trip, a miss four.
+        The others wait for a minute at most; then the next of them computes the value. The rules
+        are those of `VolatileHashes.cached`. Raises: the errors of compute. A hit costs one round
+        trip, a miss four.
         """
         px = _ms(timeout)
         if px == 0:
@@ -322,7 +323,7 @@ class CacheEntries:
         return CachedFunction(self.hashes, function, policy, self._subject, self._figures)()
 
     def get_or_add(self, key: str, value: Any, timeout: float | None) -> Any:
-        """Return a key's value; if there is none, write this one. Two round trips for a miss.
+        """Return a key's value; if there is none, write this one. A miss costs 2 or 3 round trips.
 
         Raises: the errors of the serializer.
         """

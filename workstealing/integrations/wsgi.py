@@ -13,9 +13,9 @@ clients wait for the slice all the same:
 The last two wait for one slice at most, 10 ms by a recruiter's default.
 
 A response ends by itself if it carries a Content-Length, if its status (204, 304) or its method
-(HEAD) allows no body, or if it is chunked. It is chunked if the request speaks HTTP/1.1, and the
-application has set Transfer-Encoding itself or the server is known to chunk (gunicorn, and gevent's
-pywsgi). Every other response is left alone.
+(HEAD) allows no body, or if it is chunked. A response is chunked if the request speaks HTTP/1.1,
+and the application has set Transfer-Encoding itself or the server is known to chunk (gunicorn, and
+gevent's pywsgi). Every other response is left alone.
 
 A file in the server's own `wsgi.file_wrapper` stays in it, so the server still sends it by
 sendfile. The enlist follows its `close` if the server calls that after the last byte (gunicorn).
@@ -126,8 +126,8 @@ class Middleware(Generic[AppT]):
         when: it receives a `WsgiResponse` and says whether this request enlists, None: each request
             enlists.
 
-    A handler decorated with `Recruiter.enlists` decides for its own request instead. For decorated
-    handlers only: `when=lambda response: False`.
+    For a handler that `Recruiter.enlists` decorates, the decorator decides instead of `when`. For
+    decorated handlers only: `when=lambda response: False`.
 
     Inside another integration of this package it passes each request through unchanged: the
     outermost one enlists. The draw comes as soon as the response is known. If that is whole (a

@@ -19,10 +19,10 @@ from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import LISTENERS
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.recruiting.faults import FaultLog
-from workstealing.recruiting.health import ERRORS_NAMED, OTHER_ERRORS, error_name
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.lottery import MOST_MEASURED
 from workstealing.recruiting.recruiter import Recruiter
+from workstealing.recruiting.tally import ERRORS_NAMED, OTHER_ERRORS, error_name
 
 JOBS_NAMED = 100
 LOOKUPS = {"hits": "hit", "stale": "stale", "misses": "miss"}
@@ -193,9 +193,9 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     """Hooks that only count, and a daemon thread of this process that sends the counts.
 
     A subclass counts into `self._batch` while it holds `self._lock`, and calls `_counted()` then.
-    It makes a batch (`_new_batch`) and sends one (`_deliver`). A forked child starts from zero,
-    with a thread and locks of its own. A process that ends in order sends its last counts, if the
-    subclass has reached its receiver before (`_has_reached`).
+    A subclass also makes a batch (`_new_batch`) and sends one (`_deliver`). A forked child starts
+    from zero, with a thread and locks of its own. A process that ends in order sends its last
+    counts, if the subclass has reached its receiver before (`_has_reached`).
 
     Arguments:
         receiver: its name in the log.
@@ -313,9 +313,9 @@ class Gathering(Hooks, ABC, Generic[Batch]):
             self._wake.put(None)
 
     def failing(self) -> tuple[str, float] | None:
-        """Return the error of the sends that have failed lately, and for how many seconds they do.
+        """Return the error of the latest failed sends, and for how many seconds sends have failed.
 
-        None: the last one went well, or there was none. No command.
+        Returns: None if the last send went well, or if nothing was sent yet. No command.
         """
         error, seconds = self._error, self.unsent_seconds()
         return None if error is None or seconds is None else (error, seconds)
@@ -384,7 +384,7 @@ _alive: weakref.WeakSet[Gathering[Any]] = weakref.WeakSet()
 def unsent(names: JobNames, teller: Gathering[Any] | None = None) -> dict[str, float]:
     """Return the receivers of counts, such as a ledger, and for how long each has taken none.
 
-    One that no counts were sent to is absent.
+    A receiver that no counts were sent to is absent.
 
     Arguments:
         names: those that are told apart; the others are one.

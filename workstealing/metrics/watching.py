@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.recruiting.faults import FaultLog
-from workstealing.recruiting.slice import FLIGHT
+from workstealing.recruiting.slice_slot import SLICE_SLOT
 
 BEAT_SECONDS = 5.0
 """How often the thread looks."""
@@ -49,7 +49,7 @@ class RunningSlice(NamedTuple):
 
 def running_slice() -> RunningSlice | None:
     """Return this process's slice, if it has been running for long. No command."""
-    holder = FLIGHT.holder()
+    holder = SLICE_SLOT.holder()
     if holder is None:
         return None
     job, started = holder

@@ -5,12 +5,14 @@ Each module imports modules of lower lines only; a test reads these lines and ho
     recruiter                 Recruiter: the jobs, their rates and figures
     decorators explaining     functions that enlist when they have ended; why a job ran
     enlisting                 enlist(): the countdown of the dismissed, and the draw
-    performing                a recruit's slice, from the single flight to the outcome
+    performing                a recruit's slice, from the slot to the outcome
     lottery                   the installed jobs, and the draw among them
+    tally                     a job's findings and errors in this process
     breakers                  after a fault a server is left alone
-    adaptive health hooks     rates; verdicts; listeners
+    adaptive health hooks     rates; does a job keep up; listeners
     deferral job              enlists after a response; Job
-    slice                     Slice and Outcome; one slice a process
+    slice_slot                one slice a process
+    slice                     Slice, its length, Outcome
     cache_figures             hits and misses of caches, which listeners send
     checks faults forecast    arguments; errors; what a rate achieves
 """

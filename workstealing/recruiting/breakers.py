@@ -1,7 +1,7 @@
 """Breakers: after a connection fault a server is left alone for a while. No I/O.
 
-There is one breaker for each server in a process. Jobs and the host's cached calls share it: a
-fault of either opens it for both, and a success of either closes it.
+A job names its server, and each server has one breaker in a process. Jobs and the host's cached
+calls share it: a fault of either opens it for both, and a success of either closes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import blamed
-from workstealing.recruiting.health import Server, Servers
+from workstealing.recruiting.slice import Slice
 
 LONGEST_SECONDS = 10.0
 """The mean length of the longest period, unless a recruiter says something else."""
@@ -21,6 +21,35 @@ _FIRST_PERIOD_SHARE = 0.1
 _MOST_BREAKERS = 8
 # A period has reached its longest length by then.
 _MOST_DOUBLINGS = 10
+
+
+class Server(tuple[Hashable, ...]):
+    """A dependency whose connections mark its own faults by `blame()`.
+
+    A fault without such a mark belongs to another dependency. Two servers are equal if their parts
+    are equal.
+    """
+
+    def round_trip(self) -> float | None:
+        """Return the seconds that its last round trips took; None: unknown. No command."""
+        return None
+
+    def confirm(self, slice: Slice) -> None:
+        """Raise an error if the server may hold the items that it did not find; see `JobClient`."""
+
+
+class Servers(Server):
+    """Several servers, of which each slice serves one; each has a breaker of its own."""
+
+    def round_trip(self) -> float | None:
+        """Return the round trip of the slowest; None: unknown."""
+        known = [each.round_trip() for each in self if isinstance(each, Server)]
+        return max((each for each in known if each is not None), default=None)
+
+    def confirm(self, slice: Slice) -> None:
+        """Confirm the server that the slice has served."""
+        if isinstance(slice.served, Server):
+            slice.served.confirm(slice)
 
 
 class Outage:
@@ -54,8 +83,8 @@ class Breaker:
         seconds: the mean length of the longest period.
         random: it draws the jitter.
 
-    It is not the lottery's random, because tests script that one. Attribute: outage, None: closed,
-    and a call needs to know no more.
+    The breaker's random is not the lottery's, because tests script the lottery's. Attribute:
+    outage, None: closed, and a call needs to know no more.
     """
 
     __slots__ = (
@@ -211,7 +240,8 @@ def server_name(server: Hashable) -> str:
 class Breakers:
     """The breakers of one recruiter, by dependency; each lives while a job knows it.
 
-    Those of servers are the process's own. A recruiter with another clock shares none.
+    The breakers of servers are shared by the whole process. A recruiter with another clock shares
+    none.
 
     Arguments:
         seconds: as of `Breaker`.

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from workstealing.recruiting.health import STALE_SECONDS, roughly
+from workstealing.clock import roughly
+from workstealing.recruiting.health import STALE_SECONDS
 from workstealing.recruiting.lottery import DISABLED_VARIABLE
 from workstealing.recruiting.slice import PERFORMED, Outcome
 

@@ -41,7 +41,7 @@ class HostTimeouts:
         self._types += types
 
     def include(self, error: BaseException) -> bool:
-        """Say whether the error is a host's time-out."""
+        """Say whether an error is a time-out that a host raises into running code."""
         return isinstance(error, self._types) or any(
             (base.__module__, base.__qualname__) in _KNOWN for base in type(error).__mro__
         )
@@ -58,8 +58,8 @@ class FaultLog:
         clock: it measures the minute.
         timeouts: the host's own, which pass through while this logs.
 
-    The lines go to the logger `workstealing` at level ERROR. They have a traceback, except for this
-    package's own errors and for a server out of reach, which explain themselves.
+    The lines go to the logger `workstealing` at level ERROR. The lines have a traceback, except for
+    this package's own errors and for a server out of reach, which explain themselves.
     """
 
     __slots__ = ("_clock", "_lock", "_silent", "_timeouts")

@@ -178,7 +178,7 @@ def choose_rate(
     """Return the lowest rate at which slices remove a share of all items within a lag.
 
     The rate also leaves a reserve: slices are used to `highest_utilisation` at most. It is not
-    rounded. It is above 1 if the traffic is too small.
+    rounded. The rate is above 1 if the traffic is too small.
 
     Arguments:
         traffic: as of `forecast`.
@@ -273,7 +273,7 @@ _TINY = 1e-6
 
 
 def p99_lag(said: Forecast) -> float:
-    """Return the seconds within which slices remove 99 of 100 items at random; inf: never.
+    """Return the seconds within which slices picking at random remove 99 of 100 items; inf: never.
 
     Arguments:
         said: the forecast of the rate.
@@ -308,7 +308,7 @@ def choose_rate_at_random(
     *,
     highest_utilisation: float = HIGHEST_UTILISATION,
 ) -> float:
-    """Return the lowest rate at which slices remove 99 of 100 items at random within a lag.
+    """Return the lowest rate at which slices picking at random remove 99 of 100 items within a lag.
 
     Arguments and errors: as of `choose_rate`.
     """

@@ -1,19 +1,19 @@
-"""The health of jobs: whether a job keeps up and why not; and their servers' names. No I/O.
+"""The health of jobs: whether a job keeps up and why not. No I/O.
 
 One rule says whether a job keeps up, for a process and for a fleet. A process has its own slices, a
-page has the minutes of a ledger. Both sum their figures up in spans of time, the oldest first, and
-ask `assess`. A `Tally` keeps the spans of one process.
+page has the minutes of a ledger. The process and the page sum their figures up in spans of time,
+the oldest first, and ask `assess`. A `Tally` keeps the spans of one process.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
-from workstealing.recruiting.slice import PERFORMED, Outcome, Report, Slice, spoken
+from workstealing.clock import roughly
+from workstealing.recruiting.slice import PERFORMED, Outcome, spoken
 
 AGE_LIMIT = 600.0
 """A job with older garbage does not keep up, unless it has a lag target of its own."""
@@ -47,7 +47,9 @@ FULL_SHARE = 0.95
 
 _FASTEST_GROWTH = 0.5
 _FULL_GROWTH = 0.02
-_GOOD = (Outcome.WORKED.value, Outcome.IDLE.value, Outcome.ABORTED.value)
+GOOD = (Outcome.WORKED.value, Outcome.IDLE.value, Outcome.ABORTED.value)
+"""Outcomes of slices that have reached their server."""
+
 _BAD = (Outcome.FAILED.value, Outcome.OUT_OF_TIME.value)
 
 
@@ -76,7 +78,7 @@ class Findings:
     @property
     def good(self) -> int:
         """The number of slices without a fault; another writer is no fault."""
-        return sum(self.counts[each] for each in _GOOD)
+        return sum(self.counts[each] for each in GOOD)
 
 
 class Health(NamedTuple):
@@ -125,10 +127,10 @@ def assess(
 ) -> Health:
     """Say whether a job keeps up with its garbage, and why not.
 
-    It does not if its slices have no result, or if its garbage is older than the limit or keeps
-    growing older. The answer is unknown until slices have run for five minutes, and as soon as no
-    slice has run for a quarter of an hour. It is also unknown if the last age was too old and was
-    read a quarter of an hour ago.
+    A job does not keep up if its slices have no result, or if its garbage is older than the limit
+    or keeps growing older. The answer is unknown until slices have run for five minutes, and as
+    soon as no slice has run for a quarter of an hour. The answer is also unknown if the last age
+    was too old and was read a quarter of an hour ago.
 
     Arguments:
         spans: the oldest first.
@@ -308,135 +310,3 @@ def _by_age(
         )
         return Health(False, why)
     return Health(True)
-
-
-def roughly(seconds: float) -> str:
-    """Return a duration for people, in whole units."""
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    if seconds < 7200.0:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800.0 else f"{seconds / 86_400:.0f} d"
-
-
-_SPAN_SECONDS = 30.0
-_SPANS = 40
-ERRORS_NAMED = 8
-"""The number of error classes that are counted apart; all others are counted together."""
-
-OTHER_ERRORS = "_other"
-_UNSAFE = re.compile(r"\W", re.ASCII)
-_NAME_LENGTH = 60
-
-
-def error_name(error: BaseException) -> str:
-    """Return the class name of an error for figures and labels: 60 letters at most."""
-    return _UNSAFE.sub("_", type(error).__name__[:_NAME_LENGTH]) or OTHER_ERRORS
-
-
-class RaisedError(TypedDict):
-    """The count of a class of errors in this process, and the seconds since the last one."""
-
-    count: int
-    seconds_ago: float
-
-
-class Tally:
-    """Remembers one job's findings in spans of half a minute, and its errors.
-
-    It is bounded: 40 spans with a recruit, and 8 classes of errors. Times are monotonic seconds.
-    """
-
-    __slots__ = ("_errors", "_last", "_spans", "ran_at")
-
-    ran_at: float | None
-    """The time of the last slice; a skipped recruit is none. None: there was none."""
-
-    def __init__(self) -> None:
-        self.ran_at = None
-        self._spans: deque[Findings] = deque(maxlen=_SPANS)
-        # By class: the count, and the time of the last one.
-        self._errors: dict[str, tuple[int, float]] = {}
-        self._last: str | None = None
-
-    def add(self, now: float, seen: Report) -> bool:
-        """Note a slice that has ended now; say whether it is the first of its span."""
-        self.ran_at = now
-        span, is_new = self._span(now)
-        if seen.outcome in (Outcome.WORKED, Outcome.IDLE):
-            span.full = (span.full or 0) + (seen.is_full or seen.ran_out)
-        if seen.outcome.value in _GOOD:
-            span.until = now
-        if seen.oldest_seconds is not None:
-            span.oldest_seconds = max(seen.oldest_seconds, span.oldest_seconds or 0.0)
-        span.counts[seen.outcome.value] += 1
-        return is_new
-
-    def skip(self, now: float) -> bool:
-        """Note a skipped recruit; say whether it is the first of its span."""
-        span, is_new = self._span(now)
-        span.counts[Outcome.SKIPPED.value] += 1
-        return is_new
-
-    def fail(self, now: float, error: BaseException) -> None:
-        """Note an error of a slice."""
-        name = error_name(error)
-        if name not in self._errors and len(self._errors) >= ERRORS_NAMED:
-            name = OTHER_ERRORS
-        count, _ = self._errors.get(name, (0, now))
-        self._errors[name] = (count + 1, now)
-        self._last = name
-
-    def errors(self, now: float) -> dict[str, RaisedError]:
-        """Return the errors by class."""
-        return {
-            name: {"count": count, "seconds_ago": now - at}
-            for name, (count, at) in self._errors.items()
-        }
-
-    def health(self, now: float, lag: float | None = None) -> Health:
-        """Say whether the job keeps up, and why not.
-
-        Arguments:
-            lag: the lag target in seconds, None: no target.
-        """
-        return assess(self._spans, now, lag, self._last)
-
-    def _span(self, now: float) -> tuple[Findings, bool]:
-        if self._spans and 0.0 <= now - self._spans[-1].at < _SPAN_SECONDS:
-            return self._spans[-1], False
-        if self._spans and now < self._spans[-1].at:
-            # The clock stepped back, so the earlier spans have no place in time.
-            self._spans.clear()
-        span = Findings(now)
-        self._spans.append(span)
-        return span, True
-
-
-class Server(tuple[Hashable, ...]):
-    """A dependency whose connections mark its own faults by `blame()`.
-
-    A fault without such a mark belongs to another dependency. Two servers are equal if their parts
-    are equal.
-    """
-
-    def round_trip(self) -> float | None:
-        """Return the seconds that its last round trips took; None: unknown. No command."""
-        return None
-
-    def confirm(self, slice: Slice) -> None:
-        """Raise an error if the server may hold the items that it did not find; see `JobClient`."""
-
-
-class Servers(Server):
-    """Several servers, of which each slice serves one; each has a breaker of its own."""
-
-    def round_trip(self) -> float | None:
-        """Return the round trip of the slowest; None: unknown."""
-        known = [each.round_trip() for each in self if isinstance(each, Server)]
-        return max((each for each in known if each is not None), default=None)
-
-    def confirm(self, slice: Slice) -> None:
-        """Confirm the server that the slice has served."""
-        if isinstance(slice.served, Server):
-            slice.served.confirm(slice)

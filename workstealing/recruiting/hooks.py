@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.slice import Outcome, Run
+from workstealing.recruiting.slice import Outcome
+from workstealing.recruiting.slice_slot import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

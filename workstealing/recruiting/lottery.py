@@ -18,9 +18,9 @@ from workstealing.errors import DuplicateJobError, RateError, UnknownJobError
 from workstealing.recruiting.adaptive import Adaptive, Controller
 from workstealing.recruiting.breakers import JobBreakers
 from workstealing.recruiting.checks import checked_rate
-from workstealing.recruiting.health import Tally
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import OUTCOMES, Outcome, SliceLength
+from workstealing.recruiting.tally import Tally
 
 DISABLED_VARIABLE = "WORKSTEALING_DISABLED"
 _OFF = frozenset({"", "0", "false", "no", "off"})
@@ -132,7 +132,7 @@ def highest(rate: float | Adaptive) -> float:
 
 
 class Draw:
-    """The jobs' rates at one moment, ready for draws. It never changes; O(log jobs) a draw."""
+    """The jobs' rates at one moment, ready for draws. A `Draw` never changes. O(log jobs)."""
 
     __slots__ = ("_bounds", "_jobs", "_rate")
 

@@ -1,4 +1,4 @@
-"""One recruit's service: the single flight, the breaker, the slice and its outcome."""
+"""One recruit's service: the slot, the breaker, the slice and its outcome."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from workstealing.clock import Clock
 from workstealing.errors import OutOfTime, Skipped, blamed, is_abort, is_connection_fault
 from workstealing.recruiting.adaptive import Adaptive, Traffic
+from workstealing.recruiting.breakers import Server
 from workstealing.recruiting.checks import checked_items
 from workstealing.recruiting.faults import FaultLog, HostTimeouts
-from workstealing.recruiting.health import Health, RaisedError, Server
+from workstealing.recruiting.health import Health
 from workstealing.recruiting.hooks import HookList
 from workstealing.recruiting.lottery import Installed
-from workstealing.recruiting.slice import FLIGHT, Outcome, Report, Run, Slice, seconds_for, spoken
+from workstealing.recruiting.slice import Outcome, Report, Slice, seconds_for, spoken
+from workstealing.recruiting.slice_slot import SLICE_SLOT, Run
+from workstealing.recruiting.tally import RaisedError
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -71,7 +74,7 @@ class Performer:
         self._hooks.recruited(installed.name)
         if installed.paused:
             return self.skip(installed)
-        outcome = FLIGHT.run(installed.name, self._perform, installed, bounds)
+        outcome = SLICE_SLOT.run(installed.name, self._perform, installed, bounds)
         return self.skip(installed) if outcome is None else outcome
 
     def decline(self, installed: Installed) -> Outcome:

@@ -18,11 +18,12 @@ from workstealing.recruiting.decorators import enlisting
 from workstealing.recruiting.deferral import When
 from workstealing.recruiting.enlisting import Enlisting
 from workstealing.recruiting.explaining import Circumstances, Explanation, explain
-from workstealing.recruiting.health import RaisedError
 from workstealing.recruiting.hooks import Hooks
 from workstealing.recruiting.job import DEFAULT_LIMIT, FunctionJob, Job, dry_run_of
 from workstealing.recruiting.lottery import Draw, Installed, Roster, is_disabled
-from workstealing.recruiting.slice import FLIGHT, OUTCOMES, Outcome, Slice
+from workstealing.recruiting.slice import OUTCOMES, Outcome, Slice
+from workstealing.recruiting.slice_slot import SLICE_SLOT
+from workstealing.recruiting.tally import RaisedError
 
 SliceFunction = TypeVar("SliceFunction", bound=Callable[[Slice], "int | None"])
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -321,8 +322,8 @@ class Recruiter(Enlisting):
     ) -> Outcome:
         """Let this caller do one slice of a job, without a draw; its outcome counts.
 
-        This is for command lines and pages for administrators. A pause, an open breaker and another
-        slice of this process hold it back (SKIPPED); WORKSTEALING_DISABLED does not.
+        The method is for command lines and pages for administrators. A pause, an open breaker and
+        another slice of this process hold it back (SKIPPED); WORKSTEALING_DISABLED does not.
 
         Arguments:
             limit: of this slice, by default the job's own.
@@ -396,7 +397,7 @@ class Recruiter(Enlisting):
                 ran_at, breaker = installed.tally.ran_at, installed.breaker
                 unreached = breaker.open_seconds(now) if breaker.held_back(now) else None
                 hindered = breaker.others_seconds(now)
-        holder = FLIGHT.holder()
+        holder = SLICE_SLOT.holder()
         known = Circumstances(
             name,
             "this process",
@@ -495,9 +496,9 @@ class Recruiter(Enlisting):
         Arguments:
             when: a function that takes the result and says whether to enlist.
 
-        It gets None from an asynchronous generator, and the response object in a web integration.
-        An error of `when` is logged once a minute and counts as no. Raises: ConfigurationError if
-        the function is no function.
+        `when` gets None from an asynchronous generator, and the response object in a web
+        integration. An error of `when` is logged once a minute and counts as no. Raises:
+        ConfigurationError if the function is no function.
         """
         if function is not None:
             return enlisting(self, function, when)
@@ -533,7 +534,7 @@ class Recruiter(Enlisting):
 
 def _running_seconds(name: str) -> float | None:
     """Return the seconds of the job's running slice in this process; None: no slice runs."""
-    holder = FLIGHT.holder()
+    holder = SLICE_SLOT.holder()
     if holder is None or holder[0] != name:
         return None
     return _seconds_since(holder[1])

@@ -1,20 +1,11 @@
-"""A slice: its bounds, length, outcome and report. A process runs one slice at a time.
-
-A host's time-out may come between any two steps of any thread, in clean-up code as well. So the
-single flight sets no flag at the beginning to put it back at the end. A `Run` holds the place, and
-the interpreter itself says whether a run is still under way.
-"""
+"""A slice: its bounds, length, outcome and report."""
 
 from __future__ import annotations
 
 import enum
 import math
-import os
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import partial
-from types import GeneratorType
-from typing import Any, Generic, TypeVar, cast
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
 from workstealing.errors import ConfigurationError
@@ -25,9 +16,6 @@ from workstealing.recruiting.checks import (
     checked_name,
     checked_seconds,
 )
-
-T = TypeVar("T")
-_Ended = tuple[T | None, Exception | None]
 
 
 class Outcome(enum.Enum):
@@ -97,7 +85,7 @@ def seconds_for(round_trip: float) -> float:
 def longest_for(seconds: float) -> float:
     """Return the longest that slices of so many seconds become by default: ten times as long.
 
-    It is a quarter of a second at most, or their own length if that is more.
+    The result is a quarter of a second at most, or the slices' own length if that is more.
     """
     return max(seconds, min(_LONGER * seconds, _LONGEST_SECONDS))
 
@@ -300,142 +288,3 @@ class Report:
     def ran_out(self) -> bool:
         """Whether the slice ended because of its time, or nearly."""
         return self.took >= _LATE * self.given
-
-
-class Run(Generic[T]):
-    """One call of a function; any thread may ask whether it is still running.
-
-    It runs inside a generator. The interpreter leaves a generator and marks its end in one step,
-    whatever ends it. A kept exception, whose traceback holds the frames, does not prolong a run. A
-    greenlet that waits in the midst of a run is still running it.
-
-    Arguments:
-        call: a function.
-        args: its arguments.
-        may_begin: asked inside the run, which ends with None if the answer is false; None: the call
-            always begins.
-    """
-
-    __slots__ = ("_steps",)
-
-    def __init__(
-        self, call: Callable[..., T], *args: Any, may_begin: Callable[[], bool] | None = None
-    ) -> None:
-        steps = _calling(call, args, may_begin)
-        # Only the type of generator functions says that it has these attributes.
-        self._steps = cast("GeneratorType[None, None, _Ended[T]]", steps)
-
-    def __call__(self) -> T:
-        """Call the function, once; return its result or raise its error."""
-        try:
-            next(self._steps)
-        except StopIteration as end:
-            result, error = end.value
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return]
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the call has begun and has not ended."""
-        return self._steps.gi_running
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the call has ended, by a result or by an error."""
-        return self._steps.gi_frame is None
-
-
-def _calling(
-    call: Callable[..., T], args: tuple[Any, ...], may_begin: Callable[[], bool] | None
-) -> Generator[None, None, _Ended[T]]:
-    if call is None:
-        yield  # This makes it a generator; it is never reached.
-    if may_begin is not None and not may_begin():
-        return None, None
-    try:
-        return call(*args), None
-    except StopIteration as error:
-        # No generator may raise this exception by itself.
-        return None, error
-
-
-class _PlaceHolder(Generic[T]):
-    """One holder of the place, and its successor."""
-
-    __slots__ = ("job", "next", "run", "started")
-
-    def __init__(self, job: str) -> None:
-        self.job = job
-        self.started = SYSTEM_CLOCK.monotonic()
-        self.run: Run[T | None]
-        self.next: dict[str, _PlaceHolder[object]] = {}
-
-
-class Flight:
-    """A place for one slice at a time.
-
-    It is free as soon as its holder's run has ended; nobody has to free it. No method waits or
-    locks, so threads, greenlets, signal handlers and finalizers may all ask.
-    """
-
-    __slots__ = ("_last",)
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def run(self, job: str, call: Callable[..., T], *args: Any) -> T | None:
-        """Call the function, unless another call is running here.
-
-        Arguments:
-            job: the name that `holder` gives.
-            call: a function that does not return None.
-            args: its arguments.
-
-        Returns: its result; None where the place was taken. Raises: as the function.
-        """
-        place: _PlaceHolder[T] = _PlaceHolder(job)
-        place.run = Run(call, *args, may_begin=partial(self._claim, place))
-        return place.run()
-
-    def holder(self) -> tuple[str, float] | None:
-        """Return the job that holds the place, and its start.
-
-        Returns: the job's name and the start of its slice, in seconds of `time.monotonic`; None if
-        the place is free. The age of a flight reveals a slice that never returns: no other slice
-        runs in this process meanwhile. No command.
-        """
-        last = self._newest()
-        return (last.job, last.started) if last.run.is_running else None
-
-    def reset(self) -> None:
-        """Free the place from any holder."""
-        nobody: _PlaceHolder[object] = _PlaceHolder("")
-        nobody.run = Run(lambda: None)
-        self._last = nobody
-
-    def _claim(self, place: _PlaceHolder[T]) -> bool:
-        """Take the place if it is free; the run that will hold it calls this."""
-        while True:
-            last = self._newest()
-            if last.run.is_running:
-                return False
-            # One step: of all threads that see the same holder gone, one comes next.
-            if last.next.setdefault("next", place) is place:  # type: ignore[arg-type]
-                self._last = place  # type: ignore[assignment]
-                return True
-
-    def _newest(self) -> _PlaceHolder[object]:
-        # A holder may have been cut short before it could set `_last`.
-        last = self._last
-        while last.next:
-            last = last.next["next"]
-        return last
-
-
-FLIGHT = Flight()
-"""The place of this process."""
-
-if hasattr(os, "register_at_fork"):
-    # The thread that ran the parent's slice does not exist in the child.
-    os.register_at_fork(after_in_child=FLIGHT.reset)

@@ -1,20 +1,13 @@
-"""Budgets of time for a connection, and threads for calls that cannot be interrupted.
+"""Budgets of time for a connection, and the pace of long work.
 
 A slice ends at its deadline, so each wait is bounded: the wait for a reply and the wait for a
-connection to open. Resolving a name and giving credentials run in threads of their own. Long work,
-such as a survey or a sweep, keeps a pace, so that it takes only a share of a server's time.
+connection to open. Long work, such as a survey or a sweep, keeps a pace, so that it takes only a
+share of a server's time.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import math
-import os
-import socket
-import threading
-import time
-from collections.abc import Callable, Hashable
-from typing import Any, Self
+from typing import Self
 
 from redis.exceptions import TimeoutError
 
@@ -225,85 +218,3 @@ class Opening(Budget):
     def late(self) -> Exception:
         """Return the error for a connection that did not open in time."""
         return TimeoutError("the server has not accepted the connection in time")
-
-
-# For how many seconds a result serves later callers when nobody waits for it any more.
-_KEPT_SECONDS = 30.0
-_asides: dict[Hashable, _Aside] = {}
-
-
-class _Aside:
-    """One call in a thread of its own, because it cannot be interrupted."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = function
-        self.done = threading.Event()
-        self.ended = math.inf
-        self.result: Any = None
-        self.error: Exception | None = None
-        self.thread = threading.Thread(target=self.run, daemon=True)
-
-    def is_of_use(self) -> bool:
-        """Say whether to wait for it: a host's time-out may have come before its thread began."""
-        if self.done.is_set():
-            return time.monotonic() - self.ended <= _KEPT_SECONDS
-        return self.thread.is_alive()
-
-    def run(self) -> None:
-        try:
-            self.result = self._function()
-        except Exception as error:  # noqa: BLE001 - raised where somebody waits for it
-            self.error = error
-        finally:
-            self.ended = time.monotonic()
-            self.done.set()
-
-
-def aside(key: Hashable, function: Callable[[], Any], budget: Budget, unmet: str) -> Any:
-    """Return the result of a function that cannot be interrupted, within the budget.
-
-    The function runs in a thread of its own, one for each key at a time. If it takes longer than
-    the budget, it goes on, and the next caller gets its result.
-
-    Arguments:
-        unmet: the beginning of the time-out's sentence.
-
-    Raises: TimeoutError; the function's own errors.
-    """
-    call = _asides.get(key)
-    if call is None or not call.is_of_use():
-        call = _asides[key] = _Aside(function)
-        call.thread.name = f"workstealing-{key}"
-        call.thread.start()
-    if not call.done.wait(budget.wait_seconds()):
-        raise TimeoutError(f"{unmet} in time")
-    _asides.pop(key, None)
-    if call.error is not None:
-        raise call.error
-    return call.result
-
-
-def resolve(host: str, port: int, budget: Budget) -> list[Any]:
-    """Return the addresses of a host as getaddrinfo() does, within the budget.
-
-    At most one thread for each name waits for a resolver that hangs. Raises: OSError, of which the
-    time-out is one.
-    """
-    try:
-        version = ipaddress.ip_address(host).version
-    except ValueError:
-        pass
-    else:
-        family = socket.AF_INET if version == 4 else socket.AF_INET6
-        return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
-    addresses: list[Any] = aside(
-        ("resolve", host, port),
-        lambda: socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM),
-        budget,
-        f"the name {host} was not resolved",
-    )
-    return addresses
-
-
-# A child of fork() has no such threads, so the parent's results would never come.
-os.register_at_fork(after_in_child=_asides.clear)

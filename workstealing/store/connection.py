@@ -1,8 +1,9 @@
 """A connection that makes one attempt: bounded in time, closed for good at the first fault.
 
-It is redis-py's own connection, with its packing, its parser and its TLS, but without the habits
-that would hold a host up. It never retries. Its handshake is AUTH and SELECT alone. It waits for no
-reply longer than the budget allows. It resolves names without blocking the caller.
+The connection is redis-py's own, with redis-py's packing, parser and TLS, but without the habits
+that would hold a host up. It never retries. The connection's handshake is AUTH and SELECT alone.
+The connection waits for no reply longer than the budget allows. It also resolves names without
+blocking the caller.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class Sent:
     """The commands and round trips that this process's one-attempt connections have sent.
 
     Fields: commands; round_trips; seconds: the length of all round trips. Threads that send at the
-    same moment may lose a count. The counts pace a process that does one slice at a time, and serve
-    tests.
+    same moment may lose a count. A process that does one slice at a time sets its pace by the
+    counts; tests read the counts, too.
     """
 
     __slots__ = ("commands", "round_trips", "seconds")
@@ -181,10 +182,10 @@ class OneAttempt(AbstractConnection):
         One round trip; a connection that is not open is opened first, within one time-out.
 
         Raises: OutOfTime before anything was sent; Unanswered if the deadline came before the
-        replies. Both leave the connection good. Moved if the slot is on another node. READONLY and
-        similar errors, unchanged; the socket is closed then. A ConnectionError or a TimeoutError
-        after a cut, after garbage, or after one whole time-out without a byte; the connection is
-        closed then and not used again.
+        replies. Both leave the connection good. Moved is raised if the slot is on another node.
+        READONLY and similar errors, unchanged; the socket is closed then. A ConnectionError or a
+        TimeoutError after a cut, after garbage, or after one whole time-out without a byte; the
+        connection is closed then and not used again.
         """
         replies = self.call_each(commands, budget)
         moved = moved_of(replies)

@@ -1,7 +1,8 @@
 """The job client of an application's client: the one-attempt connections through which jobs work.
 
 The application's own client keeps redis-py's habits, retries among them. A job must never retry and
-never wait long, so it gets connections of its own, made from the same settings.
+never wait long, so it gets connections of its own, made from the same settings. The host's own
+calls to the server, such as a cache's, share a breaker with its jobs: see `HostCall`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -20,9 +22,16 @@ from redis.asyncio import sentinel as async_sentinel
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from workstealing.errors import ConfigurationError, Moved, Unmapped, blamed
-from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker
-from workstealing.recruiting.health import Server
+from workstealing.errors import (
+    ConfigurationError,
+    Moved,
+    Unmapped,
+    blamed,
+    is_connection_fault,
+    is_pool_full,
+)
+from workstealing.recruiting.breakers import SERVER_BREAKERS, Breaker, Server
+from workstealing.recruiting.faults import HostTimeouts
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget, RoundTripTime
 from workstealing.store.connection import (
@@ -62,6 +71,9 @@ _UNMANAGED = (
     (async_sentinel.SentinelManagedConnection, Connection),
 )
 _CREDENTIALS = frozenset({"username", "password", "credential_provider"})
+# redis-py's ConnectionErrors that are replies: the server was reached, and said no.
+_REPLIES = frozenset({"AuthenticationError", "AuthorizationError", "BusyLoadingError"})
+_FEW_CONNECTIONS = "max number of clients reached"
 
 
 def is_cluster(client: Any) -> bool:
@@ -81,8 +93,8 @@ class JobClient:
         client: a redis.Redis, a redis.RedisCluster or an asyncio counterpart, whose settings
             (address, password, TLS, database) the job client uses.
 
-    The job client connects at its first use. It is safe under threads and after fork. Raises:
-    ConfigurationError for any other client, and for a client of Sentinel's replicas.
+    The job client connects at its first use. A job client is safe under threads and after fork.
+    Raises: ConfigurationError for any other client, and for a client of Sentinel's replicas.
     """
 
     def __init__(self, client: Any) -> None:
@@ -440,8 +452,8 @@ class JobClient:
         Arguments:
             families: how the names of the slice's scripts begin.
 
-        It loads the scripts and makes a connection object, because TLS has certificates to read. It
-        connects to nothing.
+        The call loads the scripts and makes a connection object, because TLS has certificates to
+        read. It connects to nothing.
         """
         for family in families:
             load_all(family)
@@ -579,3 +591,53 @@ def wrong_form(structure: Any, given: str) -> ConfigurationError:
     right = name.removeprefix("Async") if is_ours else f"Async{name}"
     kind = "a blocking" if is_ours else "an asyncio"
     return ConfigurationError(f"{name} was given {kind} {given}: give it to {right}")
+
+
+def may_ask(breaker: Breaker) -> bool:
+    """Say whether a host's call may ask the server now; after a fault, one call at a time may.
+
+    Ask this before a call that may be left out. A call that may not be left out, such as an
+    invalidation, only tells of its success or fault, by `HostCall`.
+    """
+    return breaker.outage is None or breaker.admits(SERVER_BREAKERS.clock.monotonic())
+
+
+class HostCall:
+    """A host's call to a server, whose end its breaker learns: `with HostCall(breaker, timeouts)`.
+
+    A fault opens the breaker, and a reply closes it, an error reply too. A full pool says nothing
+    about the server; neither do errors that are no client's. Everything passes.
+
+    Arguments:
+        timeouts: the host's own, which say nothing about the server either.
+    """
+
+    __slots__ = ("_breaker", "_seen", "_timeouts")
+
+    def __init__(self, breaker: Breaker, timeouts: HostTimeouts) -> None:
+        self._breaker, self._timeouts = breaker, timeouts
+        self._seen = breaker.outage
+
+    def __enter__(self) -> None:
+        """Begin; the breaker's state of that moment is known already."""
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Tell the breaker."""
+        if error is None:
+            # A usual call ends here.
+            if self._breaker.outage is not None:
+                self._breaker.recover()
+        elif isinstance(error, Exception):
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        if self._timeouts.include(error) or is_pool_full(error):
+            return
+        names = {base.__name__ for base in type(error).__mro__}
+        replied = "ResponseError" in names or not names.isdisjoint(_REPLIES)
+        if replied or str(error) == _FEW_CONNECTIONS:
+            self._breaker.recover()
+        elif is_connection_fault(error):
+            self._breaker.fail(SERVER_BREAKERS.clock.monotonic(), self._seen)

@@ -1,16 +1,21 @@
 """The opening of a one-attempt connection: by the application's settings, within a budget.
 
 The classes in `connection` are made from these bases: a bounded socket, TCP, TLS and the handshake.
+Resolving a name and giving credentials cannot be interrupted, so they run in threads of their own.
 Here is also the function that an application wants to be called with each new connection.
 """
 
 from __future__ import annotations
 
 import inspect
+import ipaddress
+import math
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from redis.asyncio import RedisCluster as AsyncRedisCluster
@@ -19,7 +24,7 @@ from redis.connection import AbstractConnection, Connection
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.budget import Budget, aside, resolve
+from workstealing.store.budget import Budget
 from workstealing.store.redis_versions import SSLConnection
 
 
@@ -86,7 +91,7 @@ class Tls:
 class Handshake(AbstractConnection):
     """Authenticates and selects the database in one round trip, and does nothing else.
 
-    It stands behind the application's own class, whose own handshake comes first.
+    This class is a base behind the application's own class, whose handshake comes first.
     """
 
     budget: Budget
@@ -179,8 +184,8 @@ class BoundedTcp(Connection):
 class SharedTls(SSLConnection):
     """Wraps a socket by the context that redis-py makes of the options, but makes it once.
 
-    Making it reads all certificates of the system, which takes some 20 ms. It is made anew when a
-    file that the options name has changed.
+    Making it reads all certificates of the system, which takes some 20 ms. The context is made anew
+    when a file that the options name has changed.
     """
 
     budget: Budget
@@ -271,3 +276,85 @@ def _run_through(coroutine: Any) -> None:
         "redis_connect_func waits for something else than its connection, but a job's blocking"
         " connection cannot wait: give the jobs a client of their own without it"
     )
+
+
+# For how many seconds a result serves later callers when nobody waits for it any more.
+_KEPT_SECONDS = 30.0
+_asides: dict[Hashable, _Aside] = {}
+
+
+class _Aside:
+    """One call in a thread of its own, because it cannot be interrupted."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self.done = threading.Event()
+        self.ended = math.inf
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def is_of_use(self) -> bool:
+        """Say whether to wait for it: a host's time-out may have come before its thread began."""
+        if self.done.is_set():
+            return time.monotonic() - self.ended <= _KEPT_SECONDS
+        return self.thread.is_alive()
+
+    def run(self) -> None:
+        try:
+            self.result = self._function()
+        except Exception as error:  # noqa: BLE001 - raised where somebody waits for it
+            self.error = error
+        finally:
+            self.ended = time.monotonic()
+            self.done.set()
+
+
+def aside(key: Hashable, function: Callable[[], Any], budget: Budget, unmet: str) -> Any:
+    """Return the result of a function that cannot be interrupted, within the budget.
+
+    The function runs in a thread of its own, one for each key at a time. If it takes longer than
+    the budget, it goes on, and the next caller gets its result.
+
+    Arguments:
+        unmet: the beginning of the time-out's sentence.
+
+    Raises: TimeoutError; the function's own errors.
+    """
+    call = _asides.get(key)
+    if call is None or not call.is_of_use():
+        call = _asides[key] = _Aside(function)
+        call.thread.name = f"workstealing-{key}"
+        call.thread.start()
+    if not call.done.wait(budget.wait_seconds()):
+        raise TimeoutError(f"{unmet} in time")
+    _asides.pop(key, None)
+    if call.error is not None:
+        raise call.error
+    return call.result
+
+
+def resolve(host: str, port: int, budget: Budget) -> list[Any]:
+    """Return the addresses of a host as getaddrinfo() does, within the budget.
+
+    At most one thread for each name waits for a resolver that hangs. Raises: OSError, of which the
+    time-out is one.
+    """
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        pass
+    else:
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
+    addresses: list[Any] = aside(
+        ("resolve", host, port),
+        lambda: socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM),
+        budget,
+        f"the name {host} was not resolved",
+    )
+    return addresses
+
+
+# A child of fork() has no such threads, so the parent's results would never come.
+os.register_at_fork(after_in_child=_asides.clear)

@@ -67,7 +67,7 @@ def redis_client(client: ClientT) -> ClientT:
         return client
     known: Any = _made.get(client)
     if known is None:
-        known = _made.setdefault(client, _job_client_client(client))
+        known = _made.setdefault(client, _one_attempt_client(client))
     stand_in: ClientT = known
     return stand_in
 
@@ -76,7 +76,7 @@ def _is_valkeys(client: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "valkey" for base in type(client).__mro__)
 
 
-def _job_client_client(client: Any) -> Any:
+def _one_attempt_client(client: Any) -> Any:
     """Make the client of redis-py; what is no client of valkey-py's comes back as it is."""
     import valkey
     from valkey import asyncio as valkey_asyncio

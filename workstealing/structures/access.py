@@ -1,6 +1,6 @@
-"""The rights that structures and jobs need on their servers: declarations, and the rule from them.
+"""The rights that structures and jobs need on servers: declarations, and the ACL rule from them.
 
-Each structure and each job declares its own, in its class. A structure's scripts say themselves
+Each structure and each job declares its rights in its class. A structure's scripts say themselves
 which commands they use, so a rule is read from their text; a declaration names the other commands,
 and the forms of the keys. A job needs the rights to its structures, and some jobs need more.
 """
@@ -59,7 +59,7 @@ class Access:
     users_keys: bool = False
 
     def allowed(self, *, native: bool = False, cluster: bool = False) -> frozenset[str]:
-        """Return the commands that its user must be allowed, as a rule names them. No command."""
+        """Return the commands that the user needs, as an ACL rule names them. No command."""
         found = set(self.commands)
         for named in self.scripts:
             for each in [named] if "/" in named else _scripts_of(named):
@@ -83,11 +83,12 @@ class Access:
         )
 
     def patterns(self, name: str, namespace: str = "", users: Sequence[str] = ()) -> list[str]:
-        """Return the patterns of its keys.
+        """Return the patterns of the keys that the structure uses.
 
         Arguments:
-            name: and namespace where it has one besides.
-            users: patterns of the user's own keys, where it works on such.
+            name: the structure's.
+            namespace: the structure's, if it has one.
+            users: patterns of the user's own keys, if the structure works on such keys.
         """
         told = {"NAMESPACE": _literal(namespace), "NAME": _literal(name)}
         own = [re.sub("NAMESPACE|NAME", lambda found: told[found[0]], each) for each in self.keys]
@@ -120,7 +121,7 @@ class JobAccess:
     native: bool = False
 
     def on(self, access: Access) -> Access:
-        """Return the access to one of its structures, with what it uses besides."""
+        """Return the access to one of the job's structures, with what the job uses besides."""
         return access if self.more is None else access.plus(self.more)
 
 

@@ -2,8 +2,8 @@
 
 One round trip asks a few index shards of one node, and a second one asks many more if the first
 found too little: on a cluster, nearly all of them may be empty. Recruits choose at random among the
-index shards and among the keys found there. They choose from many more keys than a slice needs, so
-they rarely meet.
+index shards and among the keys found there. A recruit chooses from many more keys than a slice
+needs, so recruits rarely meet.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def read_layout(names: Names) -> Steps[Layout | None]:
 def write_layout(names: Names, backend: str, index_shards: int) -> Steps[Layout]:
     """Write a namespace's layout down, unless it has one; return the layout that holds.
 
-    Raises: LayoutError for a foreign key in its place. One round trip.
+    Raises: LayoutError for a foreign key in the layout's place. One round trip.
     """
     fields = names.kind.fields("backend", backend, "index_shards", index_shards)
     reply = yield layouts.opening(names.layout, fields)

@@ -146,7 +146,7 @@ class Structure:
         yield
 
     def check_steps(self) -> Steps[Sequence[Check]]:
-        """Check that its keys exist and are its own."""
+        """Check that the structure's keys exist and are its own."""
         return ()
         yield
 

@@ -16,7 +16,7 @@ For a recruiter that your application holds already:
         client.get("/item/17")
     assert app.recruiter.stats()["jobs"]["my job"]["recruited"] == 1
 
-Both are real recruiters with a scripted random, with the rates, pauses, breakers, single flight and
+Both are real recruiters with a scripted random, with the rates, pauses, breakers, slice slot and
 counts of production. There are fixtures for pytest:
 
     pytest_plugins = ["workstealing.testing.pytest_plugin"]

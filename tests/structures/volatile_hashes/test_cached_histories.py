@@ -28,10 +28,10 @@ from support import proof
 from support.servers import RedisServer
 from workstealing.store.operations import Operation, Sleep
 from workstealing.structures import VolatileHashes
-from workstealing.structures.volatile_hashes import flights
+from workstealing.structures.volatile_hashes import computations
 from workstealing.structures.volatile_hashes.cached_results import ComputingTurn
-from workstealing.structures.volatile_hashes.flights import Awaited
-from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, STORE
+from workstealing.structures.volatile_hashes.computations import Awaited
+from workstealing.structures.volatile_hashes.surface import FORGET, LEASE, STORE
 
 # Three seconds, and with the slow tests a minute; a run of `make prove` takes as long as it may.
 FEW, MANY = 1_000, 15_000
@@ -171,7 +171,7 @@ class History:
                 assert entry.value >= least, self.story(entry.value)
                 self.seen += 1
         finally:
-            turn.land()
+            turn.finish()
 
     def compute(self, turn: ComputingTurn, is_sure: bool = False) -> Generator[Any, Any, Any]:
         """Compute; return an old value that stands in."""
@@ -249,7 +249,7 @@ class History:
     def kill(self, victim: int) -> None:
         """Kill a process: its callers take no further step, and nobody learns how they ended."""
         self.said.append(f"kill {victim}")
-        flights._flights.pop((victim, "n", self.name, "f"), None)
+        computations._computations.pop((victim, "n", self.name, "f"), None)
         self.controls = [each for each in self.controls if each.process != victim]
 
     def step(self, running: Running) -> Trips:
@@ -343,8 +343,8 @@ def test_no_older_result_comes_back(
 ) -> None:
     on: RedisServer = request.getfixturevalue(server)
     now: list[History] = []
-    monkeypatch.setattr(flights, "running", lambda: now[0].running)
-    monkeypatch.setattr(flights, "server_of", lambda _: now[0].running.process)  # type: ignore[union-attr]
+    monkeypatch.setattr(computations, "running", lambda: now[0].running)
+    monkeypatch.setattr(computations, "server_of", lambda _: now[0].running.process)  # type: ignore[union-attr]
     world, seen, stored = World(on.client(), backend), 0, 0
     for first in range(0, number_of, AT_ONCE):
         world.client.flushall()
@@ -353,11 +353,11 @@ def test_no_older_result_comes_back(
             for number in range(first, first + AT_ONCE)
         ]
         tried_all(world, histories, now)
-        assert not flights._flights
+        assert not computations._computations
         seen += sum(each.seen for each in histories)
         stored += sum(each.stored for each in histories)
         proof.tried("a history of callers of a cached function, step by step", AT_ONCE)
     # Those who were killed wait for nobody.
-    flights._waiting.clear()
+    computations._waiting.clear()
     assert seen > number_of
     assert stored > number_of

@@ -15,10 +15,10 @@ An executor chooses anew, by the PySpark that it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -30,14 +30,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.datasource import DataSourceStreamReader as _AnyStreamReader
 
+from workstealing.spark.sources.options import ParsedOptions
+
 __all__ = [
     "HAS_READ_LIMITS",
-    "DataSource",
     "DataSourceArrowWriter",
     "DataSourceReader",
     "DataSourceStreamArrowWriter",
     "DataSourceStreamReader",
+    "Format",
     "InputPartition",
+    "OptionsKeeper",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxRows",
@@ -45,8 +48,39 @@ __all__ = [
     "WriterCommitMessage",
 ]
 
+OptionsT = TypeVar("OptionsT", bound=ParsedOptions)
 Offset = dict[str, Any]
 _POSITION = "_compat_position"
+
+
+class OptionsKeeper(Generic[OptionsT]):
+    """The base of readers and writers that keep the options alone; Spark sends them to tasks."""
+
+    def __init__(self, options: OptionsT) -> None:
+        self._options = options
+
+
+class Format(DataSource, Generic[OptionsT]):
+    """The base of the formats, each of which names the class of its options.
+
+    Arguments:
+        options: as Spark hands them over.
+
+    Raises: ConfigurationError for wrong options, before any task runs.
+    """
+
+    options_class: ClassVar[type[Any]]
+    _options: OptionsT
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._options = self.options_class.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name, `workstealing.log` for instance."""
+        name: str = cls.options_class.format
+        return name
 
 
 class TableAndStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[misc]
@@ -56,8 +90,8 @@ class TableAndStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # ty
 class PositionedStreamReader(_AnyStreamReader):
     """A stream's reader that knows its position, for a PySpark that does not tell it.
 
-    Its subclasses are written for `latestOffset(start, limit)` all the same. Spark names an offset
-    in four calls, and the last one named is the position: the initial one, the latest one that was
+    Subclasses are written for `latestOffset(start, limit)` all the same. Spark names an offset in
+    four calls, and the last one named is the position: the initial one, the latest one that was
     returned, the end of the batch that is planned, and after a restart the end of the last batch,
     by `partitions(end, end)`.
     """

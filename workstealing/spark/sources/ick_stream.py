@@ -13,12 +13,13 @@ from redis.exceptions import RedisError
 
 from workstealing.errors import WorkStealingError
 from workstealing.spark.sources.batches import Admission, Rest, wrong_offset
-from workstealing.spark.sources.ick_options import FORMAT
 from workstealing.spark.sources.options import shared_out
 from workstealing.store.operations import drive
 from workstealing.structures import NoLease, ShardedIck
 from workstealing.structures.sharded_ick import Leases
 from workstealing.structures.sharded_ick.leasing import ShardLook, look
+
+FORMAT = "workstealing.ick"
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class IckOffset:
     """The offset of a stream: behind the batch whose reservations it names.
 
     Fields: query: an id of the query, which its checkpoint keeps; seq: how many batches there were;
-    tokens: of each ick shard with members in the last batch that of the reservation.
+    tokens: the token of the reservation on each ick shard with members in the last batch.
     """
 
     query: str

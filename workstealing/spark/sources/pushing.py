@@ -51,7 +51,7 @@ class Wanted:
         )
 
     def only(self, values: Iterable[Any]) -> Wanted:
-        """Return this with no other values than these."""
+        """Return this `Wanted`, restricted to the given values."""
         given = frozenset(values)
         return replace(self, values=given if self.values is None else self.values & given)
 

@@ -135,7 +135,7 @@ def begun(
         name: of the stream.
         place: its part in the last batch, None for one that is new to the query.
 
-    A loss is a sentence, None without one.
+    The loss is a sentence, or None if no entries were lost.
     """
     first = -1 if look.added is None else look.added - look.length
     if place is None:
@@ -339,7 +339,7 @@ def cut(offset: StreamOffset, tasks: int) -> list[StreamSpans]:
     Arguments:
         tasks: how many at most.
 
-    O(streams). The same for the same offset.
+    O(streams). The same offset gives the same tasks.
     """
     spans = [
         StreamSpan(name, place.start, place.next, _size(place))

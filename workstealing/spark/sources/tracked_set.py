@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, StructType
@@ -12,8 +12,8 @@ from pyspark.sql.types import IntegerType, StructType
 from workstealing.errors import LayoutError
 from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.arrow import column_of, require_schema, text_type
-from workstealing.spark.sources.compat import DataSource, DataSourceReader, InputPartition
-from workstealing.spark.sources.options import OptionReader, runs, without_path
+from workstealing.spark.sources.compat import DataSourceReader, Format, InputPartition
+from workstealing.spark.sources.options import OptionReader, ParsedOptions, runs, without_path
 from workstealing.spark.sources.pushing import BYTES, NUMBER, TEXT, Column, Pushing, as_key
 from workstealing.structures.tracked_set.sub_sets import find, laid_out_sub_sets, scan
 
@@ -27,13 +27,15 @@ PARTITIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class TrackedSetOptions:
+class TrackedSetOptions(ParsedOptions):
     """The options of a tracked set; hashable and safe to pickle.
 
     Fields: name; client; sub_sets: how many it should have, None: as many as it has; partitions:
     the most; ids: "string" or "binary", the type of the column id; pushes: the option
     `pushFilters`, None where it was not given.
     """
+
+    format: ClassVar[str] = FORMAT
 
     name: str
     client: ClientSettings
@@ -87,7 +89,7 @@ class TrackedSetOptions:
             )
 
 
-class TrackedSetSource(DataSource):
+class TrackedSetSource(Format[TrackedSetOptions]):
     """Reads a tracked set's ids and their sub-sets.
 
     Arguments:
@@ -96,13 +98,7 @@ class TrackedSetSource(DataSource):
     Raises: ConfigurationError for wrong options, before any task runs.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = TrackedSetOptions.parse(options)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return FORMAT
+    options_class = TrackedSetOptions
 
     def schema(self) -> StructType:
         """Return the columns."""

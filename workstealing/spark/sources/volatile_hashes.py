@@ -24,11 +24,12 @@ from workstealing.spark.sources.arrow import (
     text_type,
 )
 from workstealing.spark.sources.compat import (
-    DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    Format,
     InputPartition,
+    OptionsKeeper,
     WriterCommitMessage,
 )
 from workstealing.spark.sources.options import (
@@ -317,11 +318,8 @@ class WrittenByTask(WriterCommitMessage):
     commands: int
 
 
-class _VolatileHashSink:
+class _VolatileHashSink(OptionsKeeper[VolatileHashOptions]):
     """The common part of the batch writer and the stream writer."""
-
-    def __init__(self, options: VolatileHashOptions) -> None:
-        self._options = options
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """Write one partition; see `write_batch`."""
@@ -445,7 +443,7 @@ def _wrong(number: int, problem: str) -> ConfigurationError:
     )
 
 
-class VolatileHashSource(DataSource):
+class VolatileHashSource(Format[VolatileHashOptions]):
     """Reads a namespace's live fields with their times left; appends fields with deadlines.
 
     Arguments:
@@ -454,13 +452,7 @@ class VolatileHashSource(DataSource):
     Raises: ConfigurationError for wrong options, before any task runs.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = VolatileHashOptions.parse(options)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return FORMAT
+    options_class = VolatileHashOptions
 
     def schema(self) -> StructType:
         """Return the columns of a read."""

@@ -99,7 +99,7 @@ class _Keys(NamespaceStructure[ClientT]):
         return self.layout_steps()
 
     def layout_steps(self) -> Steps[Layout]:
-        """Return the layout; read it, or write it down, if it is not known."""
+        """Return the layout; if this process does not know it, read it, or write it down."""
         if self._layout is None:
             shards = SLOTS if is_cluster(self.client) else INDEX_SHARDS_OF_A_SERVER
             self._layout = yield from open_layout(self.names, shards, self._policies)
@@ -225,8 +225,8 @@ class _LeaseBlock:
     """The part that `Lease` and `AsyncLease` share.
 
     Attribute: kept: None until the block has ended; then True if the lease was still held when it
-    was released, False if it had run out, so that somebody else may have worked meanwhile. It stays
-    None if nobody knows, because the release was interrupted, or its reply was lost.
+    was released, False if it had run out, so that somebody else may have worked meanwhile. `kept`
+    stays None if nobody knows, because the release was interrupted, or its reply was lost.
     """
 
     def __init__(self, name: Any, lease: Duration) -> None:
@@ -381,7 +381,7 @@ class KeyPipeline(_EitherKeyPipeline, BlockingPipeline):
 
     The methods are those of `DurableKeys`; every other method of redis-py's pipelines queues the
     user's own command (``p.incr("visits")``), and so does ``p.plain.set(...)`` where the name is
-    taken. Use it as a context manager, or call `reset` if it is not executed.
+    taken. Use the pipeline as a context manager, or call `reset` if you do not execute it.
 
     `execute` takes one round trip, and more at the first use of a namespace or a cluster slot.
     """
@@ -431,7 +431,7 @@ class AsyncFleetKeys(OnFleet, AsyncDurableKeys):
     single_form = AsyncDurableKeys
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Run one command on the node of its key, or on those of its keys; see `FleetKeys`."""
+        """Run one command on the node of its key, or on the nodes of its keys; see `FleetKeys`."""
         await self.aready(keys_in(args))
         split = self._split(keys_in(args))
         if split is None:

@@ -311,7 +311,7 @@ class _EitherIck(_IckOperations, Structure, Generic[ClientT]):
         return [DeadMembers(self.names, stats["dead_size"])] if stats and stats["dead_size"] else ()
 
     def check_steps(self) -> Steps[Sequence[Check]]:
-        """Say whether its keys are those of an Ick."""
+        """Say whether the keys are those of an Ick."""
         stats, units = yield description(self.names)
         named = f"{self.kind} {self.name}"
         if stats is None:

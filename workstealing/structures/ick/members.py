@@ -1,4 +1,4 @@
-"""Members of an Ick: their forms as arguments and results, and their keys."""
+"""Members of an Ick: their forms as arguments and as results, and the Ick's keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, Self
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
-from workstealing.structures.layout import scored
+from workstealing.structures.layout import beside, scored
 from workstealing.structures.stored import MOST_STORED, unbelieved
-from workstealing.structures.users_names import beside
 
 MEMBERS_A_CHUNK = 1000
 """The most members that one script adds, acknowledges, reserves or lists: so none takes long."""
@@ -157,8 +156,8 @@ def pairs_of(members: Members | Member) -> Pairs:
 def in_chunks(pairs: Pairs) -> Iterator[Pairs]:
     """Split pairs into chunks for one script each, those with the server's time apart.
 
-    The order of adding matters only to members that are given more than once. These keep their
-    order, so the result is that of separate calls.
+    The order of adding matters only to members that are given more than once. Such members keep
+    their order, so the result is that of separate calls.
     """
     if len({member for member, _ in pairs}) == len(pairs):
         # In order of score: neighbours in a sorted set are quicker to add together.

@@ -457,7 +457,7 @@ class BlockCache:
         self._size = 0
 
     def get(self, epoch: bytes, number: int) -> SealedBlock | None:
-        """Return a kept block, which is then the one used last; None if it is not here. O(1)."""
+        """Return a kept block, and note that it was used last; None if it is not kept. O(1)."""
         key = (epoch, number)
         with _lock:
             found = self._kept.get(key)

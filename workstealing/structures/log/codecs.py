@@ -55,7 +55,7 @@ class JsonCodec:
     def encode(self, value: Any) -> bytes:
         """Return the value as JSON.
 
-        Raises: TypeError, ValueError or RecursionError if it has none.
+        Raises: TypeError, ValueError or RecursionError if the value has no JSON text.
         """
         return self._encode(value).encode()
 
@@ -78,7 +78,7 @@ class MsgpackCodec:
     def encode(self, value: Any) -> bytes:
         """Return the value as msgpack.
 
-        Raises: TypeError, ValueError or OverflowError if it has none.
+        Raises: TypeError, ValueError or OverflowError if msgpack cannot hold the value.
         """
         packed: bytes = self._pack(value)
         return packed

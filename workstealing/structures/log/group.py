@@ -15,25 +15,23 @@ from workstealing.store.operations import (
     operation,
 )
 from workstealing.store.paging import LOOKED_AT, Page, oldest
+from workstealing.structures.layout import checked_text
 from workstealing.structures.log.base import checked_integer
-from workstealing.structures.log.group_entries import (
-    DeadLogEntry,
-    GroupEntry,
-    GroupStats,
-    PendingEntry,
-    dead_entries,
-    pending_entries,
-)
 from workstealing.structures.log.group_reading import (
     A_SCRIPT,
     MOST_AT_ONCE,
     TRIES,
+    DeadLogEntry,
+    GroupEntry,
     GroupReading,
+    GroupStats,
+    PendingEntry,
     checked_place,
+    dead_entries,
+    pending_entries,
 )
 from workstealing.structures.log.reading import ReadingEntries
 from workstealing.structures.structure import DeadItem, DeadLetters, times_text
-from workstealing.structures.users_names import checked_text
 
 MOST_LISTED = 10_000
 _DEAD_A_SCRIPT = 100
@@ -66,10 +64,10 @@ class _GroupOperations(GroupReading):
         Returns: a list of `GroupEntry`, each also a pair of offset and entry, empty if nothing
         came. The list may be shorter than count though more entries are there, because a reply has
         a MiB or 8 blocks at most. Entries that were evicted before their turn are left out: the
-        group goes on at the first available one, and `stats` counts them as lost. A read that
-        redis-py sends twice is answered by the same entries. With ack, unreadable entries are left
-        out as long as there are others; they come again, and are set aside in the end. Raises:
-        ConfigurationError; LayoutError; UndecodableEntryError, DamagedBlockError and
+        group goes on at the first available entry, and `stats` counts the evicted ones as lost. A
+        read that redis-py sends twice is answered by the same entries. With ack, unreadable entries
+        are left out as long as there are others; they come again, and are set aside in the end.
+        Raises: ConfigurationError; LayoutError; UndecodableEntryError, DamagedBlockError and
         MissingExtraError, after which the entries of this call count as handed out. One round trip
         for each 200 entries, each about 22 Redis commands and two for each entry to be
         acknowledged; one more if the group has moved to another block since, and one for each
@@ -112,8 +110,8 @@ class _GroupOperations(GroupReading):
     def offset(self) -> Steps[int]:
         """Return the offset of the entry that is handed out next.
 
-        It makes the group if there is none: so ``start="last"`` counts from then. Raises:
-        ConfigurationError; LayoutError. One round trip.
+        The call makes the group if there is none, so ``start="last"`` counts from this call on.
+        Raises: ConfigurationError; LayoutError. One round trip.
         """
         return self._offset()
 
@@ -157,7 +155,7 @@ class _GroupOperations(GroupReading):
     def dead(self, n: int = 100) -> Steps[Page[DeadLogEntry]]:
         """List entries that were handed out max_attempts times in vain, the oldest first.
 
-        They are kept apart from the log: evicting does not touch them.
+        Dead entries are kept apart from the log: evicting does not touch them.
 
         Arguments:
             n: 1 to 10,000.

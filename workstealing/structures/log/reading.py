@@ -301,7 +301,7 @@ class ReadingEntries(LogBase):
         size: int,
         epoch: bytes,
     ) -> list[bytes]:
-        """Return the entries of one item of a reply, which begins at the offset `position`.
+        """Return the entries of one item of a reply, from the offset `position` on.
 
         Arguments:
             kind: of `read_entries` in Lua.

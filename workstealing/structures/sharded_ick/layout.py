@@ -22,7 +22,7 @@ _GENERATION = re.compile(r"[0-9]{16,20}")
 
 
 def shard_of(member: bytes, ick_shards: int) -> int:
-    """Return the ick shard of a member: CRC-32 of its bytes modulo their number.
+    """Return a member's ick shard: CRC-32 of the bytes modulo the number of ick shards.
 
     Part of the layout: every process, in whatever language, must find the same one.
     """
@@ -131,7 +131,7 @@ class Core:
     def reading(self, *fields: str | int) -> Operation:
         """Return the operation that reads the layout, or writes these fields down if none is there.
 
-        Its result is a `ShardedLayout`, which this object uses from then on, or None.
+        The operation's result is a `ShardedLayout`, which this object uses from then on, or None.
         """
         return Operation(load("sharded_ick/open"), (self.layout_key,), fields, self._read)
 
@@ -149,8 +149,8 @@ class Core:
     def open(self) -> Steps[ShardedLayout]:
         """Return the layout as this process knows it; one round trip the first time.
 
-        Raises: ConfigurationError if it has another number of ick shards, or if there is no layout
-        and no number was given; LayoutError.
+        Raises: ConfigurationError if the layout has another number of ick shards than was given, or
+        if there is no layout and no number was given; LayoutError.
         """
         layout = self.layout
         if layout is not None:
@@ -184,7 +184,7 @@ class Core:
     def reopen(self, outdated: ShardedLayout) -> Steps[ShardedLayout]:
         """Read the layout again, after an ick shard has refused an outdated one.
 
-        Raises: LayoutError if it is lost or overwritten, or may only be read.
+        Raises: LayoutError if the layout is lost or overwritten, or may only be read.
         """
         layout = self.layout
         # Another user of this object may have done it already.

@@ -156,7 +156,7 @@ class _LeasedOperations:
     def extend(self) -> Steps[None]:
         """Let the lease last for its whole duration from now on.
 
-        Raises: LeaseLost if it has run out; LayoutError. One round trip.
+        Raises: LeaseLost if the lease has run out; LayoutError. One round trip.
         """
         return self._extending()
 

@@ -106,7 +106,7 @@ class _ShardedIckOperations:
         resize) and total_size, summed up; pset_min, pset_max, cset_min, cset_max, total_min and
         total_max if there are members; mixed_units; shards: for each ick shard the fields of
         `Ick.stats`, with moving_size, consumer (None: nobody has leased it) and lease_ms. During a
-        resize a member may be counted twice. Raises: ConfigurationError if there is none yet;
+        resize a member may be counted twice. Raises: ConfigurationError if there is no layout yet;
         LayoutError. One round trip.
         """
         return _describing(self.core)
@@ -117,7 +117,8 @@ class _ShardedIckOperations:
 
         The layout stays, with a mark and a lease for each ick shard, so that running processes
         still agree. Returns: how many keys of redis-ick's layout were deleted, up to three for each
-        ick shard. Raises: ConfigurationError if there is none yet; LayoutError. One round trip.
+        ick shard. Raises: ConfigurationError if there is no layout yet; LayoutError. One round
+        trip.
         """
         return _deleting(self.core)
 
@@ -171,8 +172,9 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
     def open(self) -> Steps[int]:
         """Read the layout, or write it down; return the number of ick shards.
 
-        Every call does this by itself. Raises: ConfigurationError if it is another number than the
-        constructor's, or there is none yet; LayoutError. One round trip the first time, then none.
+        Every other operation opens the layout by itself. Raises: ConfigurationError if the layout
+        has another number than the constructor was given, or if there is neither a layout nor such
+        a number; LayoutError. One round trip the first time, then none.
         """
         return self._opening()
 
@@ -306,12 +308,11 @@ class ShardedIck(_EitherShardedIck[BlockingClient, Ick, Leases], BlockingAsks):
     Arguments:
         client: a redis.Redis or redis.RedisCluster (`AsyncShardedIck` takes an asyncio client).
         name: any.
-        ick_shards: how many, 1 to 1,024.
-        None: as many as there are.
+        ick_shards: how many, 1 to 1,024; None: as many as the layout says.
         clock_shift_ms: for tests, how far this object's clock is ahead of the server's.
 
-    The number is written down at the first use; another one is refused later, and changed by
-    `resize`. Raises: ConfigurationError for a wrong argument.
+    The number is written down at the first use. Later, another number is refused; `resize` changes
+    the number. Raises: ConfigurationError for a wrong argument.
     """
 
     _ick_kind, _leases_kind, _leased_kind = Ick, Leases, LeasedIck
@@ -319,10 +320,10 @@ class ShardedIck(_EitherShardedIck[BlockingClient, Ick, Leases], BlockingAsks):
     def lease(self, consumer: str, lease: Duration = 30.0, wait: Duration = 0.0) -> IckLease:
         """Return a context manager that gives one ick shard which nobody else holds.
 
-        The neediest free one is taken: its oldest member has the lowest score of all. If several
-        are equally needy, the one that was leased longest ago goes first. One lease in five goes to
-        the one with members that was leased longest ago, so that none starves. Empty ones come
-        last.
+        The neediest free ick shard is taken, whose oldest member has the lowest score of all. Of
+        several that are equally needy, the one that was leased longest ago goes first. Of the ick
+        shards with members, the one that was leased longest ago gets one lease in five, so that
+        none starves. Empty ick shards come last.
 
         Arguments:
             consumer: a name, for people to read.
@@ -381,7 +382,7 @@ class IckLease:
         return ick
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Release it, if it is still held; a lease that cannot be released ends by itself."""
+        """Release the lease, if still held; a lease that cannot be released ends by itself."""
         try:
             self._ick.release()
         except BaseException as error:
@@ -409,7 +410,7 @@ class AsyncIckLease:
             raise
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        """Release it, if it is still held."""
+        """Release the lease, if it is still held."""
         try:
             await self._ick.release()
         except BaseException as error:

@@ -4,9 +4,9 @@ A script must be told its keys before it knows whose turn it is. Every reply nam
 come next, so a reader passes those few. If it is wrong, the script changes nothing, and the reader
 calls again with the streams that the new reply names. The third time it passes all streams.
 
-The usual read has a small script of its own. It follows a plan that the last full read has left in
-the queue: the streams that are served next while no other stream gets messages. A script that lets
-another stream in, or an entry return, removes the plan, so the plan is always right.
+The usual read has a small script of its own. The script follows a plan that the last full read has
+left in the queue: the streams that are served next while no other stream gets messages. A script
+that lets another stream in, or an entry return, removes the plan, so the plan is always right.
 
 Why no wake-up is lost. A script that puts a stream into an empty ring adds a notification. A look
 that finds nothing has left the ring empty, and returns the last id of the notifications. So a
@@ -14,8 +14,9 @@ stream that comes in after the look comes with a notification of a greater id. X
 id returns at once if the notification was added before it, however many other notifications came:
 the stream keeps the last one, and one is enough, because each reader that wakes looks for itself.
 The writers of the legacy stream add no notification, so the same XREAD waits on that stream too,
-from its last id at the look. A delayed message returns by the clock: a look tells when the next one
-returns, and a script that delays a message adds a notification.
+from its last id at the look. A delayed message returns at its time without a notification, so a
+look tells when the next one returns. A script that delays a message adds a notification, so that
+waiting readers learn the time.
 
 A notification names the stream that came in, and a reader that wakes looks there first. The name is
 only a guess: the look serves the stream whose turn it is, and finds nothing only if the ring is
@@ -35,10 +36,9 @@ from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.recruiting.checks import checked_count
 from workstealing.store.blocking import block_ms
-from workstealing.store.grants import Asking, asks
+from workstealing.store.grants import AskedReads, Asking, Receipts, asks
 from workstealing.store.operations import Operation, Steps, Wait
-from workstealing.structures.layout import as_text
-from workstealing.structures.receipts import AskedReads, Receipts
+from workstealing.structures.layout import as_text, checked_text
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import Message, note_pickup_delay, read_message
 from workstealing.structures.shuffle_queue.names import (
@@ -48,8 +48,7 @@ from workstealing.structures.shuffle_queue.names import (
     RETURNED,
     QueueNames,
 )
-from workstealing.structures.shuffle_queue.turns import LEAST_WINDOW, Turns, View
-from workstealing.structures.users_names import checked_text
+from workstealing.structures.shuffle_queue.streams import LEAST_WINDOW, Turns, View
 
 ANNOUNCE_SECONDS = 5.0
 CONSUMERS_KNOWN = 4096
@@ -161,8 +160,8 @@ class ReadingMessages(QueueBase):
 
         Raises: ConfigurationError; LayoutError. One round trip and about ten Redis commands,
         however many streams there are, if the read before has seen the streams that are next in
-        turn; two more round trips at worst. One more every five seconds, to show that the consumer
-        is alive.
+        turn; two more round trips at worst. One more round trip every five seconds, to show that
+        the consumer is alive.
 
         A read that redis-py sends twice is answered by the same message. A call that is interrupted
         or cut off gives back what it was granted, within the client's own time-out.
@@ -183,8 +182,8 @@ class ReadingMessages(QueueBase):
         Arguments:
             n: 1 to 1,000; others as of `read`.
 
-        Returns: a list, empty if nothing came. It waits for the first message only. Raises: as
-        `read`. More than 100 are read in pieces of up to 100, each by a script of its own; other
+        Returns: a list, empty if nothing came. The call waits for the first message only. Raises:
+        as `read`. More than 100 are read in pieces of up to 100, each by a script of its own; other
         consumers may read in between. A fault after the first piece ends the call with the messages
         that were read. If the process is killed then, they stay pending until the reaper returns
         them. Round trips as of `read` for each piece; about six Redis commands a message.
@@ -336,7 +335,7 @@ class ReadingMessages(QueueBase):
         prefer: int | None,
         woken: int | None = None,
     ) -> Steps[tuple[list[Message], bool] | NoMessages]:
-        """Look once, for one piece; say too whether more messages may be left."""
+        """Look once, for n messages at most; say too whether more may be left."""
         consumer = asked.consumer
         announced = view.announced.get(consumer)
         # A queue that is read is in use, however short its time to live.

@@ -171,10 +171,10 @@ class Settling(QueueBase):
 
     @operation
     def revive(self, group: str | bytes, *ids: str) -> Steps[int]:
-        """Write messages that were set aside into their streams again, their attempts forgotten.
+        """Write messages that were set aside into their streams again, and forget their attempts.
 
-        They get new ids, wait at the end of their stream, and are delivered to this group alone. A
-        message of the legacy stream goes to any of that stream's readers.
+        Such messages get new ids, wait at the end of their stream, and are delivered to this group
+        alone. A message of the legacy stream goes to any of that stream's readers.
 
         Arguments:
             ids: of `dead`.

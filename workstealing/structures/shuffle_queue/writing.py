@@ -1,6 +1,7 @@
 """Writing messages, and the producers' view of them: cancelling, counting and overdue ones.
 
-A message goes to the shortest of its tenant's streams, and its stream into every group's ring.
+A message goes to the shortest of its tenant's streams, and this stream goes into every group's
+ring.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps, operation
 from workstealing.store.paging import Page
-from workstealing.structures.layout import as_text
+from workstealing.structures.layout import as_text, checked_text
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     DEADLINE,
@@ -25,7 +26,6 @@ from workstealing.structures.shuffle_queue.message import (
     unwritable,
 )
 from workstealing.structures.shuffle_queue.names import stored_place
-from workstealing.structures.users_names import checked_text
 
 MOST_FIELDS = 1000
 MOST_OVERDUE = 1000
@@ -167,7 +167,7 @@ class Writing(QueueBase):
     def overdue(self, n: int = 100, start: int = 0) -> Steps[Page[OverdueMessage]]:
         """List messages whose deadline has passed and that are still there, the earliest first.
 
-        They are no longer delivered: the next read that meets them deletes them, or
+        Overdue messages are no longer delivered: the next read that meets them deletes them, or
         `ShuffleQueueReaper` does. A message that a consumer has in hand is among them.
 
         Arguments:

@@ -3,8 +3,8 @@
 The table is that of cassandra-ruby-queue: name and time shard are the partition, due time and
 timeuuid order its rows, and a static column ``lock`` coordinates the consumers. A fourth column,
 ``kind``, keeps the leases, the messages that wait once more and the dead ones in the same
-partition. So one batch with a condition changes a message together with all that says where it is:
-see `cassandra_time_shards`, which has the rules.
+partition. So one batch with a condition changes a message and the rows that say where it is: see
+`cassandra_time_shards`, which has the rules.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from operator import call
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from workstealing.errors import ConfigurationError, MissingExtraError, OutOfTime
-from workstealing.store.aside import PATIENCE_SECONDS, finish
 from workstealing.store.grants import Asking, ask_by, ask_by_async
 from workstealing.store.operations import Sleep, Steps, drive, drive_async
+from workstealing.store.sending import PATIENCE_SECONDS, finish
 from workstealing.structures.time_shard_queue.cassandra_rows import Now, Query, RowBatch
 from workstealing.structures.time_shard_queue.cassandra_time_shards import CassandraTimeShards
 from workstealing.structures.time_shard_queue.rotation import Rotation
@@ -213,8 +213,9 @@ class _EitherCassandraStore:
             gc_grace_seconds: how long Cassandra keeps tombstones at least: longer than any node of
                 yours is ever down, or is repaired after.
 
-        A node that was down for longer brings consumed messages back; see docs/cassandra.md.
-        Raises: cassandra-driver's errors. One statement; the keyspace must exist.
+        A node that was down for longer than `gc_grace_seconds` brings consumed messages back; see
+        docs/cassandra.md. Raises: cassandra-driver's errors. One statement; the keyspace must
+        exist.
         """
         self.session.execute(
             f"CREATE TABLE IF NOT EXISTS {self.table} ({_COLUMNS})"

@@ -11,13 +11,14 @@ A partition is one time shard, with these rows, in this order:
 - kind 3: the places of dead messages, by the time at which they were set aside.
 
 A producer inserts a row, and a consumer who is done deletes it, each by a plain write. Any other
-change of a time shard is one batch. Its condition is that ``lock`` is as it was when it was read,
-and that each changed message is still live. So two consumers never get one message, and a message
-is acknowledged whatever else goes on: a batch that comes too late for it changes nothing, or leaves
-columns without ``live``, which count as no message.
+change of a time shard is one batch. The batch's condition is that ``lock`` is as it was when it was
+read, and that each changed message is still live. So two consumers never get one message, and a
+message is acknowledged whatever else goes on: a batch that comes too late for it changes nothing,
+or leaves columns without ``live``, which count as no message.
 
-``lock`` holds a `Lock`: how far each kind has been read. Tombstones lie behind those places, and no
-take reads them again. A producer puts no message behind them either: it reads the lock first.
+The static column ``lock`` holds a `Lock`, which says how far the rows of the kinds 0, 1 and 2 have
+been read. Tombstones lie behind those places, and no take reads them again. A producer puts no
+message behind them either: it reads the lock first.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from workstealing.structures.time_shard_queue.cassandra_rows import (
     LAST_MS,
     LEASED,
     MESSAGES,
+    NOTHING,
     Changes,
     Claim,
     Lock,
@@ -51,11 +53,11 @@ from workstealing.structures.time_shard_queue.cassandra_rows import (
     Query,
     Row,
     RowBatch,
+    Taking,
     id_of,
     row_of,
     timeuuid,
 )
-from workstealing.structures.time_shard_queue.cassandra_taking import NOTHING, Taking
 from workstealing.structures.time_shard_queue.redis_store import KIND, read_rotation
 from workstealing.structures.time_shard_queue.rotation import Rotation
 from workstealing.structures.time_shard_queue.store import (
@@ -277,7 +279,7 @@ class CassandraTimeShards:
         return found[:n]
 
     def revive(self, time_shard: int, ids: Collection[str]) -> Steps[int]:
-        """Let messages of the dead set wait again, by a batch for each 50."""
+        """Let messages of the dead set wait again, in one batch for each 50 messages."""
         count = 0
         for some in _pieces(list(ids)):
 
@@ -382,9 +384,10 @@ class CassandraTimeShards:
         )
 
     def _was_applied(self, time_shard: int, claim: Claim) -> Steps[bool]:
-        """Say whether a batch was applied, whose answer did not; after that it never will be.
+        """Say whether a batch without an answer was applied; if it was not, it never will be.
 
-        Two round trips. Raises: Aborted if too many others have come since.
+        One or two round trips, and more while others change the time shard. Raises: Aborted if the
+        batches of too many others have come since.
         """
         key = self._key(time_shard)
         for _ in range(_ATTEMPTS):
@@ -473,7 +476,7 @@ class CassandraTimeShards:
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def _forget(self, time_shard: int, ids: Sequence[str], state: int | None = None) -> Steps[int]:
-        """Delete messages with their places, whoever changes them now. Returns: how many."""
+        """Delete messages with their places, even if others change them now. Returns: how many."""
         opened = yield from self.read(time_shard)
         if opened is None:
             return 0

@@ -49,7 +49,7 @@ class Rotation:
             shards: the caller's own words for these arguments, before their values.
             period: the caller's own words for these arguments, before their values.
 
-        Raises: ConfigurationError if it has another one.
+        Raises: ConfigurationError if the queue's layout says another rotation.
         """
         if found is None or found == self:
             return
@@ -134,7 +134,7 @@ class Rotation:
         return tuple(number for number in every if margins[number] == most > 0)
 
     def next_turn_ms(self, time_shard: int, now_ms: int) -> int:
-        """Return when consumers read a time shard next: now_ms itself if they do so now."""
+        """Return when consumers read a time shard next: now_ms itself if they read it now."""
         ahead = (time_shard + BEHIND - self.period(now_ms)) % self.time_shards
         return (self.period(now_ms) + ahead) * self.period_ms if ahead else now_ms
 

@@ -1,7 +1,7 @@
 """Asks sub-sets of a tracked set on one-attempt connections: some, or all page by page.
 
-A scan is no snapshot. It finds each id that stays tracked during the scan, some of them twice. An
-id that is added or removed meanwhile may be found or missed. It is for exports, not for slices.
+A scan is no snapshot. A scan finds each id that stays tracked meanwhile, some ids twice. An id that
+is added or removed meanwhile may be found or missed. Scans are for exports, not for slices.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def ask_sub_sets(
 ) -> dict[int, Any]:
     """Send one command to each of several sub-sets; return the replies by sub-set.
 
-    Raises: LayoutError for a foreign key in a sub-set's place; the error in another error reply;
-    OutOfTime; connection faults. One round trip to each of their nodes.
+    Raises: LayoutError for a foreign key in a sub-set's place; any other error reply, as its own
+    error; OutOfTime; connection faults. One round trip to each of their nodes.
     """
     nodes: dict[Node, list[int]] = {}
     for sub_set in commands:
@@ -50,7 +50,7 @@ def generations(
 ) -> dict[int, bytes]:
     """Return the generations of sub-sets, b"" for a sub-set without one.
 
-    Raises: LayoutError for a foreign mark; connection faults. One round trip to each node.
+    Raises: LayoutError for a foreign mark; as `ask_sub_sets`. One round trip to each node.
     """
     looks = {each: ("HMGET", names.keys(each)[1], "mark", "generation") for each in sub_sets}
     found: dict[int, bytes] = {}

@@ -9,9 +9,12 @@ from workstealing.clock import Duration
 
 if TYPE_CHECKING:
     from workstealing.recruiting.deferral import Enlister
-    from workstealing.structures.volatile_hashes.cached_policy import Named
+    from workstealing.structures.volatile_hashes.cached_policy import (
+        Named,
+        Serializer,
+        SerializerName,
+    )
     from workstealing.structures.volatile_hashes.caching import AsyncCachedFunction, CachedFunction
-    from workstealing.structures.volatile_hashes.serializers import Serializer, SerializerName
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,31 +76,7 @@ class BlockingCaching:
         Raises: ConfigurationError; MissingExtraError. A hit costs one round trip of one
         command, a miss four round trips.
         """
-        from workstealing.structures.volatile_hashes.cached_policy import (
-            checked_function,
-            checked_policy,
-        )
-        from workstealing.structures.volatile_hashes.caching import CachedFunction
-
-        policy = checked_policy(
-            key=key,
-            field=field,
-            recruiter=recruiter,
-            ttl=ttl,
-            stale=stale,
-            early=early,
-            errors=errors,
-            wait=wait,
-            lease=lease,
-            hold=hold,
-            serializer=serializer,
-        )
-
-        def decorate(function: Callable[P, R]) -> CachedFunction[P, R]:
-            checked = checked_function(function, policy, is_async=False)
-            return CachedFunction(self, checked, policy)
-
-        return decorate
+        return _decorator(is_async=False, **locals())
 
 
 class AsyncCaching:
@@ -123,28 +102,21 @@ class AsyncCaching:
         A slice for a recruited caller runs in a thread of the loop's executor. A cancelled call
         gives its lease back.
         """
-        from workstealing.structures.volatile_hashes.cached_policy import (
-            checked_function,
-            checked_policy,
-        )
-        from workstealing.structures.volatile_hashes.caching import AsyncCachedFunction
+        return _decorator(is_async=True, **locals())
 
-        policy = checked_policy(
-            key=key,
-            field=field,
-            recruiter=recruiter,
-            ttl=ttl,
-            stale=stale,
-            early=early,
-            errors=errors,
-            wait=wait,
-            lease=lease,
-            hold=hold,
-            serializer=serializer,
-        )
 
-        def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncCachedFunction[P, R]:
-            checked = checked_function(function, policy, is_async=True)
-            return AsyncCachedFunction(self, checked, policy)
+def _decorator(*, is_async: bool, self: Any, **options: Any) -> Callable[[Any], Any]:
+    """Return the decorator that `cached` returns, of its hashes and all its options."""
+    from workstealing.structures.volatile_hashes.cached_policy import (
+        checked_function,
+        checked_policy,
+    )
+    from workstealing.structures.volatile_hashes.caching import AsyncCachedFunction, CachedFunction
 
-        return decorate
+    policy = checked_policy(**options)
+    form = AsyncCachedFunction if is_async else CachedFunction
+
+    def decorate(function: Any) -> Any:
+        return form(self, checked_function(function, policy, is_async=is_async), policy)
+
+    return decorate

@@ -4,7 +4,7 @@ The computer of a field holds a lease on it, in the hash's own slot, and a resul
 step with a look at the lease (`lua/volatile_hashes/hstore.lua`). So a computer whose lease has
 ended, was taken over or was voided stores nothing. A computer that dies leaves a lease, which ends.
 
-A step is a hash command, which the hashes translate, a `Sleep`, or an `Awaited` flight.
+A step is a hash command, which the hashes translate, a `Sleep`, or an `Awaited` computation.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from workstealing.recruiting.breakers import Breaker
 from workstealing.recruiting.cache_figures import CACHES, CacheFigures
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
-from workstealing.store.aside import leaves_open
+from workstealing.store.job_client import may_ask
 from workstealing.store.operations import Sleep, Steps
-from workstealing.structures.volatile_hashes import flights
+from workstealing.store.sending import leaves_open
+from workstealing.structures.volatile_hashes import computations
 from workstealing.structures.volatile_hashes.cached_policy import (
     WRAPPERS,
     KeptError,
@@ -37,17 +38,20 @@ from workstealing.structures.volatile_hashes.cached_policy import (
     positions_of,
     signature_for,
 )
-from workstealing.structures.volatile_hashes.calls import breaker_of, may_ask, only_breaker
-from workstealing.structures.volatile_hashes.flights import Awaited, CachedFlight, Landing
-from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, LOOK, STORE, UNLEASE
+from workstealing.structures.volatile_hashes.computations import (
+    Awaited,
+    ComputedValue,
+    SharedComputation,
+)
+from workstealing.structures.volatile_hashes.surface import FORGET, LEASE, LOOK, STORE, UNLEASE
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 # A waiting caller looks this often, and less and less often.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.010, 0.100
-# Waiters who join a flight leave the pool at once. A pool that is full for longer may be so for
-# ever: redis-py gets no connection back that a host's time-out has cut off.
+# Waiters who join a computation leave the pool at once. A pool that is full for longer may be so
+# for ever: redis-py gets no connection back that a host's time-out has cut off.
 _POOL_PATIENCE_SECONDS = 2.0
 _HEADER_END = b":"
 # While a function fails, an old result stands in for so many seconds, twice as many each time.
@@ -59,6 +63,23 @@ _faults = FaultLog(SYSTEM_CLOCK)
 timeouts = HostTimeouts()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_faults.after_fork)
+
+
+def breaker_of(hashes: Any, key: Any) -> Breaker:
+    """Return the breaker of the server, or of the cluster's or fleet's node, that has a hash.
+
+    No round trip.
+    """
+    # On a fleet, the hash's own node.
+    node_of = getattr(hashes, "_node_of", None)
+    breaker: Breaker = (hashes if node_of is None else node_of((key,))).job_client.breaker_of(key)
+    return breaker
+
+
+def only_breaker(hashes: Any) -> Breaker | None:
+    """Return the breaker of all hashes; None: it depends on the hash, on a cluster or a fleet."""
+    is_divided = hasattr(hashes, "_node_of") or hashes.job_client.is_cluster
+    return None if is_divided else hashes.job_client.breaker_of("")
 
 
 class CachedEntry(NamedTuple):
@@ -75,13 +96,13 @@ class ComputingTurn:
     Attributes: key and field, the place of the result; token, the lease's nonce, None: there is no
     lease to give back; taken, when that was granted, by the server's clock in us; is_cut, whether a
     command was interrupted, so that the client's connection may still owe its reply; unreadable,
-    whether a value stands there that nobody can decode; flight, which this call leads, if it does;
-    computed, the flight's step of the computation; cost, how many seconds that took; seen, an old
-    value; waited, whether it has waited for another's computation.
+    whether a value stands there that nobody can decode; computation, the one that this call leads,
+    if any; computed, the step at which its function was called; cost, how many seconds that took;
+    seen, an old value; waited, whether it has waited for another's computation.
     """
 
     __slots__ = (
-        *("_pid", "_token", "computed", "cost", "field", "flight", "is_cut", "key", "seen"),
+        *("_pid", "_token", "computed", "cost", "field", "computation", "is_cut", "key", "seen"),
         *("taken", "unreadable", "waited"),
     )
 
@@ -91,7 +112,7 @@ class ComputingTurn:
         self._pid = self.taken = 0
         self.is_cut = False
         self.unreadable = False
-        self.flight: CachedFlight | None = None
+        self.computation: SharedComputation | None = None
         self.computed = 0
         self.cost = 0.0
         self.seen: CachedEntry | None = None
@@ -106,27 +127,27 @@ class ComputingTurn:
     def token(self, token: str | None) -> None:
         self._token, self._pid = token, os.getpid()
 
-    def lead(self, flight: CachedFlight) -> None:
-        """Take a flight, which this call lands."""
-        self.flight = flight
+    def lead(self, computation: SharedComputation) -> None:
+        """Take a computation, which this call finishes."""
+        self.computation = computation
 
     def step(self) -> int:
-        """Begin to ask or compute; see `CachedFlight.step`."""
-        return 0 if self.flight is None else self.flight.step()
+        """Begin to ask or compute; see `SharedComputation.step`."""
+        return 0 if self.computation is None else self.computation.step()
 
     def compute(self, hold: float) -> None:
-        """Begin to compute; see `CachedFlight.compute`."""
-        self.computed = 0 if self.flight is None else self.flight.compute(hold)
+        """Begin to compute; see `SharedComputation.compute`."""
+        self.computed = 0 if self.computation is None else self.computation.compute(hold)
 
-    def land(self, landing: Landing | None = None) -> None:
+    def finish(self, result: ComputedValue | None = None) -> None:
         """Tell those who wait for this call how it has ended."""
-        if self.flight is None:
+        if self.computation is None:
             return
         try:
-            self.flight.land(landing)
+            self.computation.finish(result)
         except BaseException:
-            # A signal's, perhaps: the others would wait for a flight that nobody leads.
-            self.flight.land(landing)
+            # A signal's, perhaps: the others would wait for a computation that nobody leads.
+            self.computation.finish(result)
             raise
 
     def fail(self, error: BaseException) -> None:
@@ -220,7 +241,7 @@ class CachedResults(Generic[P, R]):
         return ("HMGET", turn.key, turn.field)
 
     def _answered(self, turn: ComputingTurn, reply: Any) -> CachedEntry | None:
-        """Return the entry that answers the question, also if it is due."""
+        """Return the entry in the reply, also if the entry is due."""
         if self._policy.stale or self._policy.early:
             return self._entry(turn, *reply)
         return self._entry(turn, reply[0], -1)
@@ -331,27 +352,27 @@ class CachedResults(Generic[P, R]):
         if is_away:
             self._looks.leave()
         hashes, hold = self._hashes, self._policy.hold
-        place = (flights.server_of(hashes.client), hashes.namespace, turn.key, turn.field)
+        place = (computations.server_of(hashes.client), hashes.namespace, turn.key, turn.field)
         while True:
-            flight, came = flights.join(place, hold, turn.lead, blocks=self._blocks)
-            if flight is None:
+            computation, came = computations.join(place, hold, turn.lead, blocks=self._blocks)
+            if computation is None:
                 return entry
             if came is None:
-                return None if is_away else (yield from self._leading(turn, flight, entry))
+                return None if is_away else (yield from self._leading(turn, computation, entry))
             if entry is not None:
                 # Another caller computes it. This one has an old value meanwhile.
-                flights.waits_no_more(flights.running())
+                computations.waits_no_more(computations.running())
                 return entry
-            caller = flights.running()
+            caller = computations.running()
             try:
-                found = yield from self._following(turn, flight, came)
+                found = yield from self._following(turn, computation, came)
             finally:
-                flights.waits_no_more(caller)
+                computations.waits_no_more(caller)
             if found is not None:
                 return found
 
     def _leading(
-        self, turn: ComputingTurn, flight: CachedFlight, seen: CachedEntry | None
+        self, turn: ComputingTurn, computation: SharedComputation, seen: CachedEntry | None
     ) -> Steps[CachedEntry | None]:
         """Get the lease, or the value, for all callers of this process that wait."""
         pause = _SHORTEST_PAUSE
@@ -360,7 +381,7 @@ class CachedResults(Generic[P, R]):
         try:
             found = yield from self._leasing(turn, seen)
             while found is None and turn.token is None:
-                left = flight.began + patience - time.monotonic()
+                left = computation.began + patience - time.monotonic()
                 if left <= 0.0:
                     return None
                 self._waits(turn)
@@ -376,22 +397,22 @@ class CachedResults(Generic[P, R]):
         return found
 
     def _following(
-        self, turn: ComputingTurn, flight: CachedFlight, came: int
+        self, turn: ComputingTurn, computation: SharedComputation, came: int
     ) -> Steps[CachedEntry | None]:
-        """Wait for a flight, and see to it that its lease goes on; return its value, if it is ours.
+        """Wait for a computation, keep its lease alive, and return its value if it is ours.
 
-        Only this process knows that its computer lives. One that is stopped stops the callers that
-        would extend its lease.
+        Only this process knows that its computer lives. A process that is stopped also stops the
+        callers that would extend the lease.
         """
         policy = self._policy
-        while not flight.is_over:
+        while not computation.is_over:
             now = time.monotonic()
-            left = flight.given_up_at - now
+            left = computation.given_up_at - now
             if left <= 0.0:
                 return None
-            token = flight.token
-            if token is not None and now >= flight.extended_at:
-                flight.extended_at = now + policy.lease / 3
+            token = computation.token
+            if token is not None and now >= computation.extended_at:
+                computation.extended_at = now + policy.lease / 3
                 if not self._may_ask(turn):
                     continue
                 ms, most = math.ceil(1000 * policy.lease), math.ceil(1000 * policy.hold)
@@ -402,13 +423,13 @@ class CachedResults(Generic[P, R]):
                     if not is_pool_full(error):
                         self._fault(error)
                 continue
-            due = flight.extended_at - now if token is not None else policy.lease / 3
+            due = computation.extended_at - now if token is not None else policy.lease / 3
             self._waits(turn)
-            yield Awaited(flight, min(left, due))
-        landing = flight.landing
-        if landing is None or came >= landing.before:
+            yield Awaited(computation, min(left, due))
+        result = computation.result
+        if result is None or came >= result.before:
             return None
-        return self._entry(turn, landing.data, landing.left_ms)
+        return self._entry(turn, result.data, result.left_ms)
 
     def _patiently(self, request: tuple[Any, ...]) -> Steps[Any]:
         """Send a request; while the client's pool is full, wait for a connection for a moment."""
@@ -436,15 +457,15 @@ class CachedResults(Generic[P, R]):
         turn.taken, value, left = yield from self._patiently(self._asking(turn, least))
         policy = self._policy
         if turn.taken:
-            if turn.flight is not None:
+            if turn.computation is not None:
                 patience = min(policy.wait, 2 * policy.lease / 3)
-                turn.flight.extended_at = time.monotonic() + patience
-                turn.flight.token = turn.token
+                turn.computation.extended_at = time.monotonic() + patience
+                turn.computation.token = turn.token
             return None
         turn.token = None
         found = self._entry(turn, value, left)
         if found is not None:
-            turn.land(Landing(bytes(value), left, before))
+            turn.finish(ComputedValue(bytes(value), left, before))
         return found or seen
 
     def _asking(self, turn: ComputingTurn, least: int | str, how: str = "") -> tuple[Any, ...]:
@@ -484,7 +505,7 @@ class CachedResults(Generic[P, R]):
                 )
             # Otherwise it is still given back: a late request may have taken it anew.
         finally:
-            turn.land(Landing(data, ms, before))
+            turn.finish(ComputedValue(data, ms, before))
 
     def _failed(
         self, turn: ComputingTurn, error: Exception

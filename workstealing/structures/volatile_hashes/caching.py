@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from workstealing.recruiting.deferral import defer
-from workstealing.store.aside import PATIENCE_SECONDS, finish
 from workstealing.store.grants import run_aside
+from workstealing.store.job_client import HostCall
 from workstealing.store.operations import AS_BYTES, Steps, drive, drive_async
+from workstealing.store.sending import PATIENCE_SECONDS, finish
 from workstealing.structures.volatile_hashes.cached_policy import (
     KeptError,
     Policy,
@@ -23,8 +24,7 @@ from workstealing.structures.volatile_hashes.cached_results import (
     ComputingTurn,
     timeouts,
 )
-from workstealing.structures.volatile_hashes.calls import HostCall
-from workstealing.structures.volatile_hashes.flights import Awaited
+from workstealing.structures.volatile_hashes.computations import Awaited
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -183,7 +183,7 @@ class CachedFunction(CachedCalls[P, R]):
             try:
                 self._give_back(turn)
             finally:
-                turn.land()
+                turn.finish()
 
     def _send(self, turn: ComputingTurn, request: Any) -> Any:
         if isinstance(request, tuple):
@@ -205,7 +205,7 @@ class CachedFunction(CachedCalls[P, R]):
             finally:
                 turn.cost = self._took(began)
         if isinstance(request, Awaited):
-            return request.flight.wait(request.seconds)
+            return request.computation.wait(request.seconds)
         return time.sleep(request.seconds)
 
     def _enlist(self) -> None:
@@ -287,7 +287,7 @@ class AsyncCachedFunction(CachedCalls[P, R]):
                 if turn.token is not None:
                     await self._give_back(turn, interruption)
             finally:
-                turn.land()
+                turn.finish()
                 # It holds this frame, which must not hold it.
                 interruption = None
 
@@ -304,7 +304,7 @@ class AsyncCachedFunction(CachedCalls[P, R]):
             finally:
                 turn.cost = self._took(began)
         if isinstance(request, Awaited):
-            return await request.flight.wait_async(request.seconds)
+            return await request.computation.wait_async(request.seconds)
         return await asyncio.sleep(request.seconds)
 
     async def _give_back(self, turn: ComputingTurn, interruption: BaseException | None) -> None:

@@ -16,11 +16,11 @@ __all__ = ["Source", "SqlSource"]
 class Source(Protocol):
     """The two questions that the jobs of a tracked set ask about a table, each in a slice.
 
-    Both must see all data committed so far (no lagging replica, no cache), and end within the given
-    seconds. They raise `errors.Skipped` if the database cannot be asked now. A source may have more
-    methods: `warm_up(seconds)`; `random_ids(n, seconds)`, which draws the ids of n rows with work
-    at random, for `TrackedSet.drift`; and `require_ready()`, which raises Skipped before anything
-    is touched.
+    Both methods must read all data committed so far (no lagging replica, no cache), and end within
+    the given seconds. Both raise `errors.Skipped` if the database cannot be asked now. A source may
+    have more methods: `warm_up(seconds)`; `random_ids(n, seconds)`, which draws the ids of n rows
+    with work at random, for `TrackedSet.drift`; and `require_ready()`, which raises Skipped before
+    anything is touched.
     """
 
     def rows_after(self, cursor: str, n: int, seconds: float) -> Sequence[tuple[str, str]]:

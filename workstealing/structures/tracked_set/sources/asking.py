@@ -117,8 +117,8 @@ class Asker(Generic[C]):
         open: makes a connection.
         close: throws one away.
 
-    Both run in a daemon thread, as do the questions. After any error the connection is thrown away.
-    Safe under threads and after fork.
+    `open` and `close` run in a daemon thread, as do the questions. After any error the connection
+    is thrown away. Safe under threads and after fork.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Asker(Generic[C]):
     def warm_up(self, seconds: float) -> None:
         """Wait until a connection is open; too slow for a slice.
 
-        Raises: Skipped if none opens in time; the error of opening it.
+        Raises: Skipped if no connection opens in time; the error of the attempt to open one.
         """
         end = time.monotonic() + seconds
         while True:

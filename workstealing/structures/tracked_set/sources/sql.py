@@ -242,8 +242,8 @@ class SqlSource:
         Arguments:
             seconds: how long, in seconds or a timedelta.
 
-        Raises: ConfigurationError for another length; Skipped if it does not open in time; the
-        error of opening it.
+        Raises: ConfigurationError for another length; Skipped if no connection opens in time; the
+        error of the attempt to open one.
         """
         self._asker.warm_up(seconds_of(seconds, "seconds"))
 
@@ -328,7 +328,7 @@ def opened(
         prepare: makes the first statements on it.
         read_committed: the dialects in which each statement must see all data committed before it.
 
-    Raises: SQLAlchemy's errors, and those of `prepare`; then nothing stays open.
+    Raises: SQLAlchemy's errors, and the errors of `prepare`; after an error nothing stays open.
     """
     connection = engine.connect()
     try:
@@ -355,7 +355,7 @@ def discard(connection: sa.Connection) -> None:
 
 
 def column_of(table: sa.Table, name: str) -> sa.Column[Any]:
-    """Return a table's column. Raises: ConfigurationError if it has no such column."""
+    """Return a table's column. Raises: ConfigurationError if the table has no such column."""
     if name not in table.c:
         raise ConfigurationError(
             f"the table {table.name!r} has no column {name!r}; it has {', '.join(table.c.keys())}"
