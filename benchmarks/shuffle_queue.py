@@ -18,7 +18,7 @@ from servers import RedisServer
 from support.published_shuffle_queue import PublishedShuffleQueue
 from support.single_streams import SingleStreams
 from workstealing.structures import ShuffleQueue
-from workstealing.structures.shuffle_queue.choice import streams_of
+from workstealing.structures.shuffle_queue.streams import streams_of
 
 SIZES = (16, 64, 256, 1_024)
 ROUNDS = 20

@@ -24,7 +24,7 @@ from servers import RedisServer
 from support.pickups import traffic
 from support.published_shuffle_queue import PublishedShuffleQueue
 from workstealing.structures import ShuffleQueue
-from workstealing.structures.shuffle_queue.choice import streams_of
+from workstealing.structures.shuffle_queue.streams import streams_of
 
 MESSAGES = 100_000
 PAUSE_SECONDS = 0.008

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulation import Run, Scenario, compare, picture, summaries
-from workstealing.cli.arguments import Parser
+from workstealing.cli.arguments import Parser, at_least, duration, frequency, number, rate, whole
 from workstealing.cli.output import add_json_option, figure, note, print_json, say, table
-from workstealing.cli.values import at_least, duration, frequency, number, rate, whole
 from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
 

@@ -55,8 +55,7 @@ class _Tasks:
     def __init__(self, factory: str) -> None:
         from pyspark import TaskContext
 
-        from workstealing.spark.epilogue import Epilogue, enlisting
-        from workstealing.spark.workers import VARIABLE, EpilogueSettings
+        from workstealing.spark.workers import VARIABLE, Epilogue, EpilogueSettings, enlisting
 
         TaskContext._setTaskContext(None)  # type: ignore[arg-type]  # noqa: SLF001
         self._context: Any = TaskContext(taskAttemptId=0)

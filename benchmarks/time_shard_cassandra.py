@@ -28,8 +28,7 @@ from support.set_clock import SetClock
 from workstealing.structures import TimeShardQueue
 from workstealing.structures.time_shard_queue.cassandra_rows import Query, timeuuid
 from workstealing.structures.time_shard_queue.cassandra_store import CassandraStore
-from workstealing.structures.time_shard_queue.message import due_of
-from workstealing.structures.time_shard_queue.store import Entry
+from workstealing.structures.time_shard_queue.store import Entry, due_of
 
 MESSAGES, GRACE, STEP, TAKEN = 100_000, 60, 1000, 10
 SHARDS, PERIOD = 6, 60

@@ -9,7 +9,7 @@ from workstealing.doors import light_door
 if TYPE_CHECKING:
     from workstealing.jobs.adopt_hashes import AdoptHashes, AdoptionExample, AdoptionReport
     from workstealing.jobs.celery_leftovers import CeleryLeftovers
-    from workstealing.jobs.family_leftovers import FamilyLeftovers
+    from workstealing.jobs.family_leftovers import FamilyLeftovers, TagSetLeftovers
     from workstealing.jobs.fleet_rebalance import FleetRebalance
     from workstealing.jobs.hash_field_expiry import HashFieldExpiry
     from workstealing.jobs.ick_reaper import IckReaper
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from workstealing.jobs.shuffle_queue_reaper import ShuffleQueueReaper
     from workstealing.jobs.sql_expiry import SqlExpiry
     from workstealing.jobs.stream_leftovers import StreamLeftovers
-    from workstealing.jobs.tag_set_leftovers import TagSetLeftovers
     from workstealing.jobs.time_shard_sweeper import TimeShardSweeper
     from workstealing.jobs.track_queued import TrackQueued
     from workstealing.jobs.untrack_done import UntrackDone
@@ -73,7 +72,7 @@ if not TYPE_CHECKING:
         {
             "workstealing.jobs.adopt_hashes": "AdoptHashes AdoptionExample AdoptionReport",
             "workstealing.jobs.celery_leftovers": "CeleryLeftovers",
-            "workstealing.jobs.family_leftovers": "FamilyLeftovers",
+            "workstealing.jobs.family_leftovers": "FamilyLeftovers TagSetLeftovers",
             "workstealing.jobs.fleet_rebalance": "FleetRebalance",
             "workstealing.jobs.hash_field_expiry": "HashFieldExpiry",
             "workstealing.jobs.ick_reaper": "IckReaper",
@@ -92,7 +91,6 @@ if not TYPE_CHECKING:
             "workstealing.jobs.shuffle_queue_reaper": "ShuffleQueueReaper",
             "workstealing.jobs.sql_expiry": "SqlExpiry",
             "workstealing.jobs.stream_leftovers": "StreamLeftovers",
-            "workstealing.jobs.tag_set_leftovers": "TagSetLeftovers",
             "workstealing.jobs.time_shard_sweeper": "TimeShardSweeper",
             "workstealing.jobs.track_queued": "TrackQueued",
             "workstealing.jobs.untrack_done": "UntrackDone",

@@ -30,7 +30,7 @@ from workstealing.jobs.leftovers import (
     members,
     seen_twice,
 )
-from workstealing.jobs.leftovers.offer import DAY
+from workstealing.jobs.leftovers.rule import DAY
 
 __all__ = [
     "CeleryLeftovers",

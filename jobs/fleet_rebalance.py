@@ -27,7 +27,11 @@ from workstealing.store.connection import checked
 from workstealing.store.keys import key_slot
 from workstealing.store.operations import Operation
 from workstealing.structures.access import MOVING, ON_FLEETS, Access, JobAccess
-from workstealing.structures.carrying import (
+from workstealing.structures.due_index import DueIndex
+from workstealing.structures.layout import LAYOUT_SCRIPTS
+from workstealing.structures.namespace import Layout, write_layout
+from workstealing.structures.on_fleet import (
+    OnFleet,
     carry_in,
     carry_out,
     drop,
@@ -35,10 +39,6 @@ from workstealing.structures.carrying import (
     read_fence,
     require_alike,
 )
-from workstealing.structures.due_index import DueIndex
-from workstealing.structures.layout import LAYOUT_SCRIPTS
-from workstealing.structures.namespace import Layout, write_layout
-from workstealing.structures.on_fleet import OnFleet
 
 __all__ = ["FleetRebalance"]
 
@@ -84,10 +84,10 @@ class FleetRebalance(DivisibleJob):
     A slice looks at one page of one former node, and carries the keys on it whose home is another
     node: one round trip to look, two to the former home, and one to each new one. The first slice
     of a process on a node also lets the fencing tokens of leases grow on at the new homes. A key is
-    carried at its first use as well, so the job moves the keys that nobody uses. It is done when
-    `backlog` says 0, exactly. On a fleet without `previous` it removes the marks of the move that
-    is over. A key without a deadline that `match` does not find is neither carried
-    nor counted.
+    carried at its first use as well, so the job moves the keys that nobody uses. The move is done
+    when `backlog` says exactly 0. On a fleet without `previous` it removes the marks of the move
+    that is over. A key without a deadline that `match` does not find is neither carried nor
+    counted.
     """
 
     access = JobAccess(

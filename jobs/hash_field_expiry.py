@@ -14,15 +14,14 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, LayoutError, OutOfTime
-from workstealing.jobs.due_collecting import (
+from workstealing.jobs.shared.due_collecting import (
     PATIENCE_SECONDS,
     CollectingJob,
     DueCollector,
     Served,
     left_of,
-    looks,
-    observe_items,
 )
+from workstealing.jobs.shared.due_looks import looks, observe_items
 from workstealing.recruiting.faults import FaultLog
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog
@@ -216,9 +215,9 @@ class _FieldCollector(DueCollector):
     def _look_at_servers(self, slice: Slice) -> None:
         """Report the faults of the servers that keep a native namespace's deadlines.
 
-        Their settings may change behind the namespace's first use. A slice asks one primary, and
-        each is asked once a minute: one round trip. Other slices report nothing, so that the figure
-        is as old as the question.
+        The servers' settings may change after the namespace's first use. A slice asks one primary,
+        and each is asked once a minute: one round trip. Other slices report nothing, so that the
+        figure is as old as the question.
         """
         budget = Budget(slice.remaining())
         layout = self._index.layout(budget)

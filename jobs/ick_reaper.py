@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from redis.exceptions import OutOfMemoryError
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
-from workstealing.recruiting.checks import checked_attempts, checked_limit
+from workstealing.recruiting.checks import checked_attempts
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,
@@ -64,13 +64,14 @@ class IckReaper(DivisibleJob):
 
     Raises: ConfigurationError for a wrong argument.
 
-    A late `ack` of a returned member is ignored, and says so. While the current reservation is not
-    stale, nothing is returned: its consumer gets all other reserved members with its next reserve.
-    A client without tokens (Ruby's) leaves no time behind; a slice notes its members when it first
-    sees them, and judges them by that. ``docs/ick.md`` says what is not guaranteed there.
+    A late `ack` of a returned member is ignored, and its result says so. While the current
+    reservation is not stale, nothing is returned: its consumer gets all other reserved members with
+    its next reserve. A client without tokens (Ruby's) leaves no time behind; a slice notes its
+    members when it first sees them, and judges them by that. ``docs/ick.md`` says what is not
+    guaranteed there.
 
-    One slice: one round trip to look and one to return, in one attempt; with a limit above 200, as
-    many attempts as that takes.
+    A slice costs one round trip to look and one to return, in one attempt; with a limit above 200
+    it makes several attempts of up to 200 members.
     """
 
     access = JobAccess(("Ick", "sharded Ick"))
@@ -89,14 +90,11 @@ class IckReaper(DivisibleJob):
     ) -> None:
         seconds = seconds_of(lease, "lease", 0.001)
         self.ick = ick
-        self.limit = checked_limit(limit)
-        self.dry_run = dry_run
-        self.structures = (ick,) if isinstance(ick, Structure) else tuple(self._icks())
         self._random = random
-        first = self._icks()[0]
-        self.dependency: Hashable = first.job_client.identity
-        key = getattr(ick, "name", None) or first.name
-        self.name = f"ick_reaper.{key}" if name is None else name
+        icks = self._icks()
+        default = f"ick_reaper.{getattr(ick, 'name', None) or icks[0].name}"
+        served = (ick,) if isinstance(ick, Structure) else icks
+        self._keep_clean(*served, limit=limit, name=name, default=default, dry_run=dry_run)
         self._settings = (seconds, checked_attempts(max_attempts), random)
 
     def perform(self, slice: Slice) -> int:
@@ -233,7 +231,7 @@ class _Reaper:
         """Return stale reservations, or set them aside, in attempts of at most 200 members.
 
         Returns: how many, with the entries cleared away that belong to no member; at most the
-        slice's limit. Raises: Aborted, or OutOfTime, if that was so at once; LayoutError;
+        slice's limit. Raises: Aborted or OutOfTime, if the first attempt ended so; LayoutError;
         connection faults. Two round trips an attempt.
         """
         done = 0

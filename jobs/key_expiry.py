@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
-from workstealing.jobs.due_collecting import (
+from workstealing.jobs.shared.due_collecting import (
     PATIENCE_SECONDS,
     CollectingJob,
     DueCollector,

@@ -27,7 +27,7 @@ from workstealing.jobs.leftovers import (
     members,
     seen_twice,
 )
-from workstealing.jobs.leftovers.offer import DAY
+from workstealing.jobs.leftovers.rule import DAY
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
@@ -99,7 +99,8 @@ class HueyRevocations(_OfHuey):
             running one may be queued again.
 
     Revocations of ids that are no UUIDs are unknown, and all of them while the queue or the
-    schedule is longer than 500 tasks, or holds compressed ones. Those of classes of tasks stay.
+    schedule is longer than 500 tasks, or holds compressed ones. Revocations of classes of tasks
+    stay.
     """
 
     name = "huey.revocations"

@@ -18,7 +18,7 @@ from workstealing.errors import (
     LayoutError,
     OutOfTime,
 )
-from workstealing.jobs.log_jobs import LogEngine, LogJob
+from workstealing.jobs.shared.log_jobs import LogEngine, LogJob
 from workstealing.recruiting.checks import checked_count
 from workstealing.recruiting.faults import log_safely
 from workstealing.recruiting.job import Backlog
@@ -95,13 +95,13 @@ class LogCompactor(LogJob):
     with nothing changed. A server without MEMORY USAGE cannot tell sizes: there every block is
     read.
 
-    One slice: two round trips to look, or one if there is nothing to do; one for the sizes, one to
-    read and one to write, in one attempt. A server whose memory is full refuses that attempt. Then
-    one script, in one more round trip, compresses the blocks that have not changed since they were
-    read. Sealing frees nothing and waits for room: a slice that finds only blocks to seal raises
-    the server's error. A slice also raises Aborted; OutOfTime if no block fits into its rest;
-    LayoutError; DamagedBlockError; connection faults; the server's error if idle is set and the
-    server keeps no such record.
+    A slice costs two round trips to look, or one if there is nothing to do; one for the sizes, one
+    to read and one to write, in one attempt. A server whose memory is full refuses that attempt.
+    Then one script, in one more round trip, compresses the blocks that have not changed since they
+    were read. Sealing frees nothing and waits for room: a slice that finds only blocks to seal
+    raises the server's error. A slice also raises Aborted; OutOfTime if no block fits into its
+    rest; LayoutError; DamagedBlockError; connection faults; the server's error if idle is set and
+    the server keeps no such record.
     """
 
     _kind = "log_compactor"
@@ -347,7 +347,7 @@ class Compactor(LogEngine):
     def _change_when_full(self, look: _ColdBacklog, changes: list[_Change], slice: Slice) -> None:
         """Make the changes by one script, which a full server does not refuse.
 
-        It checks whether anything has changed since the look, and then does nothing.
+        The script checks whether anything has changed since the look; if so, it does nothing.
         """
         keys = self._keys
         blocks = [keys.block(each.candidate.number) for each in changes]

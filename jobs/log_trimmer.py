@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError
-from workstealing.jobs.log_jobs import LogEngine, LogJob
+from workstealing.jobs.shared.log_jobs import LogEngine, LogJob
 from workstealing.recruiting.checks import checked_count
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
@@ -67,11 +67,11 @@ class LogTrimmer(LogJob):
       standard errors, so that chance evicts nothing. So a log whose blocks differ a lot may stay
       some percent larger.
 
-    One slice: one round trip to look, one to measure if bytes are bounded, and one script that
-    decides and trims, by the same rule as `Log.evict`. It returns the number of blocks freed, and 1
-    if only entries of the block that is being written were evicted. It raises Aborted if the log
-    was deleted meanwhile, or if groups are spared and a new one was made; LayoutError; the server's
-    refusal of a command; connection faults.
+    A slice costs one round trip to look, one to measure if bytes are bounded, and one script that
+    decides and trims, by the same rule as `Log.evict`. A slice returns the number of blocks freed,
+    or 1 if only entries of the block that is being written were evicted. A slice raises Aborted if
+    the log was deleted meanwhile, or if groups are spared and a new one was made; LayoutError; the
+    server's refusal of a command; connection faults.
 
     Source: seed of RCP 11 (TEVICT), which evicts by number.
     """

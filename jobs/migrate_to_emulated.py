@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -22,15 +22,14 @@ from workstealing.errors import Skipped
 from workstealing.jobs.adopt_hashes.adopter import Pattern, small_hashes
 from workstealing.jobs.adopt_hashes.job import Adoption, PartWalk, WalkPart
 from workstealing.jobs.adopt_hashes.walk import PLACES
-from workstealing.jobs.backend_moves import (
+from workstealing.jobs.shared.backend_moves import (
     NAP_SECONDS,
     change_backend,
     has_other_marks,
     mark_shards,
     seconds_to_wait,
 )
-from workstealing.jobs.key_walk import WALKING
-from workstealing.recruiting.checks import checked_limit
+from workstealing.jobs.shared.key_walk import WALKING
 from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
@@ -101,11 +100,8 @@ class MigrateToEmulated(DivisibleJob):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.hashes = checked_hashes(hashes)
-        self.structures = (hashes,)
-        self.dry_run = dry_run
-        self.limit = checked_limit(limit)
-        self.name = f"migrate_to_emulated.{hashes.namespace}" if name is None else name
-        self.dependency: Hashable = hashes.job_client.identity
+        default = f"migrate_to_emulated.{hashes.namespace}"
+        self._keep_clean(hashes, limit=limit, name=name, default=default, dry_run=dry_run)
         self._index = DueIndex(
             hashes.job_client, hashes.names, hashes.translator.clock_shift_ms, random, clock
         )
@@ -228,8 +224,9 @@ class MigrateToEmulated(DivisibleJob):
 class _ReturningPart(PartJob):
     """Hands the fields of one part back, and waits for the processes as the job does.
 
-    It belongs to a sweep's task, so it sleeps while it waits. The part that ends last finds that
-    all others have ended, and ends the move. If it dies there, `MigrateToEmulated.perform` does.
+    A part belongs to a sweep's task, so it sleeps while it waits. The part that ends last finds
+    that all others have ended, and ends the move. If it dies there, `MigrateToEmulated.perform`
+    does.
     """
 
     def __init__(self, job: MigrateToEmulated, adoption: Adoption, part: WalkPart) -> None:

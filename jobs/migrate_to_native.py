@@ -11,28 +11,25 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import ConfigurationError
-from workstealing.jobs.backend_moves import (
+from workstealing.jobs.shared.backend_moves import (
     NAP_SECONDS,
     change_backend,
     mark_shards,
     seconds_to_wait,
 )
-from workstealing.jobs.due_collecting import (
+from workstealing.jobs.shared.due_collecting import (
     PATIENCE_SECONDS,
     DuePart,
     DuePartJob,
     Served,
     divided,
-    items_backlog,
-    looks,
-    observe_items,
 )
-from workstealing.recruiting.checks import checked_limit
+from workstealing.jobs.shared.due_looks import items_backlog, looks, observe_items
 from workstealing.recruiting.job import Backlog, DivisibleJob, PartJob, refuse_dry_run
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
@@ -105,11 +102,8 @@ class MigrateToNative(DivisibleJob):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.hashes = checked_hashes(hashes)
-        self.structures = (hashes,)
-        self.dry_run = dry_run
-        self.limit = checked_limit(limit)
-        self.name = f"migrate_to_native.{hashes.namespace}" if name is None else name
-        self.dependency: Hashable = hashes.job_client.identity
+        default = f"migrate_to_native.{hashes.namespace}"
+        self._keep_clean(hashes, limit=limit, name=name, default=default, dry_run=dry_run)
         self._migrator = _Migrator(
             hashes.job_client,
             hashes.names,
@@ -124,7 +118,8 @@ class MigrateToNative(DivisibleJob):
 
         Returns: how many were handed over; on a dry run, how many would be. Raises:
         ConfigurationError if the server cannot expire fields, or has a fault that applies;
-        LayoutError; connection faults. One or two round trips to look, and one for each hash.
+        LayoutError; connection faults. One round trip for the layout, one to three to look, and one
+        for each hash; more when the migration begins or ends.
         """
         if self.dry_run:
             return self._migrator.count(slice)
@@ -240,7 +235,8 @@ class _Migrator:
     def count(self, slice: Slice) -> int:
         """Return how many fields `migrate` would hand over now, at most the limit; change nothing.
 
-        Raises: as `migrate`. One round trip to look, one more for what was found.
+        Raises: as `migrate`. One round trip for the layout, one to each primary, and one to three
+        to look, each with one more for the keys found.
         """
         self._index.forget_layout()
         layout = self._index.layout(Budget(slice.remaining()))

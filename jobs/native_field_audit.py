@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,7 @@ from redis.exceptions import ResponseError
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError
-from workstealing.jobs.key_walk import is_users_key
-from workstealing.recruiting.checks import checked_limit
+from workstealing.jobs.shared.key_walk import is_users_key
 from workstealing.recruiting.faults import FaultLog, shown
 from workstealing.recruiting.job import Job
 from workstealing.recruiting.slice import Slice
@@ -63,10 +62,10 @@ class _SampledField:
 class NativeFieldAudit(Job):
     """Samples fields of a native namespace: compares a replica with its primary, and counts.
 
-    A slice looks at the hashes of a random part of the keyspace. It reads a few fields of each on
-    the primary, on the replica, and on the primary again: what was the same both times there, and
-    differs on a replica that has come as far, is a difference. Small hashes are read whole, so a
-    server that frees expired fields only when they are read frees them.
+    A slice looks at the hashes of a random part of the keyspace. The slice reads a few fields of
+    each hash on the primary, on the replica, and on the primary again: what was the same both times
+    there, and differs on a replica that has come as far, is a difference. Small hashes are read
+    whole, so a server that frees expired fields only when they are read frees them.
 
     Arguments:
         hashes: the namespace.
@@ -112,10 +111,8 @@ class NativeFieldAudit(Job):
                 "a cluster's replicas cannot be compared: leave out replica=, and the job counts"
                 " the fields that are kept past their deadline"
             )
-        self.structures = (hashes,)
-        self.limit = checked_limit(limit)
-        self.name = f"native_field_audit.{hashes.namespace}" if name is None else name
-        self.dependency: Hashable = hashes.job_client.identity
+        default = f"native_field_audit.{hashes.namespace}"
+        self._keep_clean(hashes, limit=limit, name=name, default=default)
         self._match = match
         # A job client does not keep its client alive.
         self._client = replica

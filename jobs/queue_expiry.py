@@ -8,15 +8,14 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
 from workstealing.errors import LayoutError, OutOfTime
-from workstealing.jobs.due_collecting import (
+from workstealing.jobs.shared.due_collecting import (
     PATIENCE_SECONDS,
     CollectingJob,
     DueCollector,
     Served,
-    items_backlog,
     left_of,
-    looks,
 )
+from workstealing.jobs.shared.due_looks import items_backlog, looks
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
@@ -26,7 +25,8 @@ from workstealing.store.operations import Steps
 from workstealing.structures.access import JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, QueueNamespace, ShuffleQueue
-from workstealing.structures.shuffle_queue.deleting import (
+from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
+from workstealing.structures.shuffle_queue.queue import (
     KEYS_A_SCRIPT,
     Deleted,
     delete_some,
@@ -34,7 +34,6 @@ from workstealing.structures.shuffle_queue.deleting import (
     meta_of,
     span_in,
 )
-from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
 from workstealing.structures.stored import holding_ours
 
 __all__ = ["QueueExpiry"]

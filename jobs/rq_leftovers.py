@@ -29,7 +29,7 @@ from workstealing.jobs.leftovers import (
     members,
     seen_twice,
 )
-from workstealing.jobs.leftovers.offer import DAY
+from workstealing.jobs.leftovers.rule import DAY
 
 __all__ = [
     "DeadWorkers",
@@ -157,8 +157,9 @@ class StrandedJobs(_OfRq):
         prefix: of RQ's keys.
 
     RQ's `requeue` takes the place away first, and puts the job into its queue by a later command: a
-    process that was killed in between leaves a job that RQ itself never looks at again. One that
-    goes on writes the whole job anew, whatever has become of it. Others stay as in `EndedJobs`.
+    process that was killed in between leaves a job that RQ itself never looks at again. A process
+    that goes on writes the whole job anew, whatever has become of the job. Others stay as in
+    `EndedJobs`.
     """
 
     name = "rq.stranded"
@@ -237,8 +238,8 @@ class WorkersWithoutBirth(_OfRq):
         gap: between the two sightings, in seconds or as a timedelta.
         prefix: of RQ's keys.
 
-    Proof: a worker is born by one transaction that writes `birth` and the time to live. Its next
-    heartbeat would change `last_heartbeat` and give the hash a time to live.
+    Proof: a worker is born by one transaction that writes `birth` and the time to live. The
+    worker's next heartbeat would change `last_heartbeat` and give the hash a time to live.
     """
 
     name = "rq.workers_without_birth"
@@ -348,7 +349,8 @@ def _keys_of(prefix: bytes, number: bytes | None) -> tuple[bytes, bytes, bytes, 
 def _failed_at(ended: bytes | None, last: Any) -> float:
     """Return when a job has failed: when it ended, or left its last result.
 
-    An abandoned job has no end, or that of an earlier run. Raises: ValueError if it has neither.
+    An abandoned job has no end, or that of an earlier run. Raises: ValueError if the job has
+    neither of them.
     """
     times = [_time_of(ended)] if ended else []
     times += [int(number.partition(b"-")[0]) / 1000 for number, _ in last]

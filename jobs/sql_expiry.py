@@ -10,8 +10,7 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
-from workstealing.jobs.sql_deadlines import UNITS, DeadlineColumn, checked_dialect
-from workstealing.jobs.sql_transactions import bounded
+from workstealing.jobs.shared.sql_deadlines import UNITS, DeadlineColumn, bounded, checked_dialect
 from workstealing.recruiting.checks import checked_limit, checked_name
 from workstealing.recruiting.job import DEFAULT_LIMIT, Backlog, Job
 from workstealing.recruiting.slice import Slice
@@ -81,11 +80,11 @@ class SqlExpiry(Job):
         name: of the job, by default ``sql_expiry.<table>``.
 
     A slice is one transaction: it selects up to `limit` keys through the column's index, passes
-    over locked rows, and deletes them by key where the deadline is still past. It waits 10 ms for
-    a lock at most, and no longer than the slice for an answer. The job keeps one connection of its
-    own. A slice that finds it closed is SKIPPED, and a thread opens it. A row with NULL, or with a
-    time before 1973, has no deadline. Raises: MissingExtraError without SQLAlchemy;
-    ConfigurationError.
+    over locked rows, and deletes them by key where the deadline is still past. The transaction
+    waits 10 ms at most for a lock, and no longer than the slice for an answer. The job keeps one
+    connection of its own. A slice that finds it closed is SKIPPED, and a thread opens it. A row
+    with NULL, or with a time before 1973, has no deadline. Raises: MissingExtraError without
+    SQLAlchemy; ConfigurationError.
     """
 
     unit = "rows"
@@ -139,8 +138,8 @@ class SqlExpiry(Job):
 
         Returns: how many were deleted; on a dry run, how many would be. Raises: Skipped without an
         open connection; Aborted if another writer came first or held a lock; OutOfTime;
-        ConfigurationError for an unusable table; SQLAlchemy's errors. One transaction of two
-        statements; a dry run has one.
+        ConfigurationError for an unusable table; SQLAlchemy's errors. A slice is one transaction of
+        two statements; a dry run has one statement.
         """
         if self.dry_run and not self._has_said_dry:
             self._has_said_dry = True

@@ -30,8 +30,7 @@ from workstealing.jobs.leftovers import (
     look,
     seen_twice,
 )
-from workstealing.jobs.leftovers.offer import DAY
-from workstealing.jobs.leftovers.rule import Looks
+from workstealing.jobs.leftovers.rule import DAY, Looks
 from workstealing.store.connection import Command
 from workstealing.store.operations import Operation
 from workstealing.store.scripts import load
@@ -83,9 +82,9 @@ class AcknowledgedEntries(_OfStreams):
 
     Declared: by the pattern you say that these streams are read by groups alone. Proof of the rest:
     take an entry before each group's first pending one, and not behind the last one that any group
-    was given. It is given to no consumer again, unless somebody moves a group back by XGROUP SETID,
-    or makes a new one that begins at the first entry. One script looks and removes, because reads
-    of a group break no WATCH.
+    was given. Such an entry is given to no consumer again, unless somebody moves a group back by
+    XGROUP SETID, or makes a new one that begins at the first entry. A single script looks and
+    removes, because reads of a group break no WATCH.
     """
 
     finds = "Entries of streams that every group has acknowledged."
@@ -174,8 +173,8 @@ class IdleConsumers(_OfConsumers):
         most: the most consumers of all groups of a stream that the server is asked to list (about 1
             ms for 1,000); a stream with more is unknown.
 
-    A consumer that waits in one long BLOCK is idle, too. It loses nothing: the server makes it anew
-    when it is given an entry, and when it asks again.
+    A consumer that waits in one long BLOCK is idle, too. Such a consumer loses nothing: the server
+    makes it anew when it is given an entry, and when it asks again.
     """
 
     name = "streams.idle_consumers"
@@ -242,8 +241,8 @@ class UnreadGroups(_OfStreams):
         idle: for how long nobody has asked, in seconds or as a timedelta.
 
     Such a group has entries to read or to acknowledge, and no consumer has asked for any at both
-    sightings. Its reader may be away for a holiday, so nothing is removed: XGROUP DESTROY is yours
-    to send.
+    sightings. The group's reader may be away for a holiday, so nothing is removed: XGROUP DESTROY
+    is yours to send.
     """
 
     finds = "Streams with a group that nobody reads, and that keeps their entries."
@@ -405,8 +404,8 @@ def _acknowledged(key: bytes) -> Counting:
     """Count a stream's entries before the first that some group still needs.
 
     From Redis 7 on a group says how many entries lie behind the last one that it was given. The
-    others are read, 500 at most from each side; with more on both sides, the count is an estimate
-    between two bounds: see `_before`.
+    other entries are read, 500 at most from each side; with more on both sides, the count is an
+    estimate between two bounds: see `_before`.
     """
     groups, length = yield look(("XINFO", "GROUPS", key), ("XLEN", key))
     about = [_as_dict(each) for each in groups]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 from workstealing.clock import Duration
 from workstealing.errors import Aborted
-from workstealing.jobs.settling import require_layout
-from workstealing.recruiting.checks import checked_limit
+from workstealing.jobs.shared.settling import require_layout
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
@@ -39,9 +37,10 @@ class TrackQueued(Job):
         name: of the job, by default ``track_queued.<key>``.
 
     A slice goes on from a cursor in Redis, and the walk begins again at the table's end, so that
-    the set recovers after a loss. A slice must be long enough for two questions to the database. It
-    takes one round trip for the cursor, one to each node to look, two more to each if ids are
-    missing, and one to move the cursor. It asks the database once, and twice if ids are missing.
+    the set recovers after a loss. A slice must be long enough for two questions to the database. A
+    slice takes one round trip for the cursor, one to each node to look, two more to each if ids are
+    missing, and one to move the cursor. A slice asks the database once, and twice if ids are
+    missing.
 
     Source: Jim Nelson's talk on work stealing at the Internet Archive.
     """
@@ -58,12 +57,8 @@ class TrackQueued(Job):
         name: str | None = None,
     ) -> None:
         self.tracked = checked_tracked(tracked)
-        self.structures = (tracked,)
-        self.dry_run = dry_run
-        self.limit = checked_limit(limit)
-        key = id_text(tracked.names.key)
-        self.name = f"track_queued.{key}" if name is None else name
-        self.dependency: Hashable = tracked.job_client.identity
+        default = f"track_queued.{id_text(tracked.names.key)}"
+        self._keep_clean(tracked, limit=limit, name=name, default=default, dry_run=dry_run)
 
     def perform(self, slice: Slice) -> int:
         """Look at the next ``slice.limit`` rows.

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from redis.exceptions import OutOfMemoryError
 
 from workstealing.clock import Duration
 from workstealing.errors import OutOfTime, Skipped
-from workstealing.jobs.settling import Settled, require_layout, settle
-from workstealing.recruiting.checks import checked_limit
+from workstealing.jobs.shared.settling import Settled, require_layout, settle
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
@@ -23,9 +22,8 @@ from workstealing.store.keys import key_slot
 from workstealing.structures.access import JobAccess
 from workstealing.structures.layout import LAYOUT_SCRIPTS
 from workstealing.structures.tracked_set import AsyncTrackedSet, TrackedSet
-from workstealing.structures.tracked_set.drift import draw_tracked, sizes_of
 from workstealing.structures.tracked_set.layout import id_text
-from workstealing.structures.tracked_set.sets import checked_tracked, halted
+from workstealing.structures.tracked_set.sets import checked_tracked, draw_tracked, halted, sizes_of
 from workstealing.structures.tracked_set.sources.asking import blaming
 
 __all__ = ["UntrackDone"]
@@ -55,7 +53,7 @@ class UntrackDone(Job):
 
     After 500 ids in a row of which the source knew no work, the job pauses itself in all processes,
     until `TrackedSet.resume`: its slices are SKIPPED, a warning is logged, the slice measures
-    "halted", and `workstealing status` says so.
+    "halted", and `workstealing status` says that the job has paused itself.
 
     WATCH comes before the question, so an id that is tracked meanwhile is not removed: the slice is
     ABORTED. A slice takes three round trips (to find sub-sets with ids, to WATCH one and sample it,
@@ -78,12 +76,8 @@ class UntrackDone(Job):
         random: Callable[[], float] = random.random,
     ) -> None:
         self.tracked = checked_tracked(tracked)
-        self.structures = (tracked,)
-        self.dry_run = dry_run
-        self.limit = checked_limit(limit)
-        key = id_text(tracked.names.key)
-        self.name = f"untrack_done.{key}" if name is None else name
-        self.dependency: Hashable = tracked.job_client.identity
+        default = f"untrack_done.{id_text(tracked.names.key)}"
+        self._keep_clean(tracked, limit=limit, name=name, default=default, dry_run=dry_run)
         self._random = random
         self._asked = self._stale = 0.0
         # The ids in a row without work, and whether the others know that it was too many.

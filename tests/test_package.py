@@ -184,7 +184,7 @@ USES = {
     "spark": "from workstealing.spark import register; register(None)",
     "log": "from workstealing.structures.log.blocks import seal; seal([b''], 'zstd')",
     "msgpack": (
-        "from workstealing.structures.volatile_hashes.serializers import checked_serializer as c;"
+        "from workstealing.structures.volatile_hashes.cached_policy import checked_serializer as c;"
         " c('msgpack')"
     ),
     "cli": "from argparse import Namespace as N; from workstealing.cli import completion as c;"

@@ -27,7 +27,7 @@ from spark_pipeline.parts import (
 )
 from spark_pipeline.servers import PrivatePostgres
 from spark_pipeline.web import create_app, served
-from workstealing.cli.demo.traffic import read_access_log, zipf_requests
+from workstealing.cli.demo.web import read_access_log, zipf_requests
 from workstealing.cli.live import StopWish, stop_wish
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from redis.exceptions import OutOfMemoryError, TimeoutError
@@ -25,8 +25,7 @@ from workstealing.jobs.adopt_hashes.adopter import (
     full,
 )
 from workstealing.jobs.adopt_hashes.walk import PLACES, AdoptionReport, Serves, Walk, WalkPlace
-from workstealing.jobs.key_walk import WALKING, KeyShare, move_place, read_place
-from workstealing.recruiting.checks import checked_limit
+from workstealing.jobs.shared.key_walk import WALKING, KeyShare, move_place, read_place
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,
@@ -115,11 +114,8 @@ class AdoptHashes(DivisibleJob):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.hashes = checked_hashes(hashes)
-        self.structures = (hashes,)
-        self.dry_run = dry_run
-        self.limit = checked_limit(limit)
-        self.name = f"adopt_hashes.{hashes.namespace}" if name is None else name
-        self.dependency: Hashable = hashes.job_client.identity
+        default = f"adopt_hashes.{hashes.namespace}"
+        self._keep_clean(hashes, limit=limit, name=name, default=default, dry_run=dry_run)
         if sorted_sets is None and deadline_of is None and ttl is None:
             raise ConfigurationError(
                 "nothing says when the fields end: give sorted_sets, deadline_of or ttl"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from workstealing.errors import Aborted, NotAdopted
 from workstealing.jobs.adopt_hashes.adopter import Pattern
-from workstealing.jobs.key_walk import KeyShare, StoredPlace, is_users_key, scan_page
+from workstealing.jobs.shared.key_walk import KeyShare, StoredPlace, is_users_key, scan_page
 from workstealing.recruiting.slice import Slice
 from workstealing.store.job_client import Node
 from workstealing.store.paging import BEGINNING

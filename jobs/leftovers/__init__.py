@@ -1,23 +1,28 @@
 """The garbage that other programs leave: rules that recognise it, and the job that removes it."""
 
 from workstealing.jobs.leftovers.job import Leftovers
-from workstealing.jobs.leftovers.offer import CLIENT, PATTERN, Call, Declared, Offer, call
 from workstealing.jobs.leftovers.rule import (
+    CLIENT,
     DECLARED,
     LIVE,
+    PATTERN,
     PROVED,
     Basis,
+    Call,
     Certainty,
     Counting,
+    Declared,
     Garbage,
     Item,
     Look,
+    Offer,
     Parts,
     Removal,
     Rule,
     Unknown,
     Verdicts,
     Where,
+    call,
     exactly,
     key_removed,
     keys,

@@ -16,8 +16,6 @@ from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration, seconds_of
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
-from workstealing.jobs.key_walk import WALKING, KeyShare, move_place, read_place
-from workstealing.jobs.leftovers.judging import Judging, parts_of
 from workstealing.jobs.leftovers.removing import Keeping, Removed, Remover, SideKeys
 from workstealing.jobs.leftovers.rule import (
     Basis,
@@ -26,7 +24,8 @@ from workstealing.jobs.leftovers.rule import (
     Rule,
     checked_rules,
 )
-from workstealing.jobs.leftovers.walk import Pages, RulePlace, Step
+from workstealing.jobs.leftovers.walk import Judging, Pages, RulePlace, Step, parts_of
+from workstealing.jobs.shared.key_walk import WALKING, KeyShare, move_place, read_place
 from workstealing.recruiting.checks import checked_limit, checked_name
 from workstealing.recruiting.job import (
     Backlog,

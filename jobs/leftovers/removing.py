@@ -15,8 +15,8 @@ from typing import Any
 from redis.exceptions import OutOfMemoryError
 
 from workstealing.errors import ConfigurationError, Skipped
-from workstealing.jobs.leftovers.judging import Judging, keys_of
 from workstealing.jobs.leftovers.rule import Garbage, Item, Removal, Rule
+from workstealing.jobs.leftovers.walk import Judging, keys_of
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget

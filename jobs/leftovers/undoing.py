@@ -270,7 +270,7 @@ def _reason(there: int, ends: int, now_ms: int) -> str:
 
 
 def _is_score(text: bytes) -> bool:
-    """Say whether ZADD takes a score. It refuses what a double cannot hold, as EXEC goes on."""
+    """Say whether a double can hold a score: ZADD refuses others, and EXEC does not stop there."""
     if not _SCORE.fullmatch(text):
         return False
     if math.isinf(float(text)):

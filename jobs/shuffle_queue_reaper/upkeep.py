@@ -14,17 +14,17 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import Command, checked
 from workstealing.store.job_client import JobClient
 from workstealing.store.scripts import load
-from workstealing.structures.shuffle_queue.deleting import (
-    groups_in,
-    meta_of,
-    span_in,
-)
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,
     QUEUE_VERSION,
     GroupNames,
     QueueNames,
     stored_place,
+)
+from workstealing.structures.shuffle_queue.queue import (
+    groups_in,
+    meta_of,
+    span_in,
 )
 from workstealing.structures.stored import stored_number, wrong_type
 

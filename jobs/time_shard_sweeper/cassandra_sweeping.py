@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from workstealing.jobs.time_shard_sweeper.sweeping import Swept, Unswept, sweeping_of
+from workstealing.jobs.time_shard_sweeper.job import Swept, Unswept, sweeping_of
 from workstealing.recruiting.slice import Slice
 from workstealing.store.operations import Steps
 from workstealing.structures.time_shard_queue.cassandra_rows import (
@@ -48,8 +48,8 @@ class CassandraSweeping:
     at once, and their tombstones are compaction's. Instead, once in `gc_grace_seconds`, it reads
     the rows behind the head of each time shard again, some a slice. A message there that was put in
     time has been taken long ago: a node that was down for longer than `gc_grace_seconds` has
-    brought it back. It is set aside as dead, and is not delivered as new. One that came too late
-    waits once more.
+    brought it back. Such a message is set aside as dead, and is not delivered as new. A message
+    that was put too late waits once more.
     """
 
     def __init__(self, time_shards: CassandraTimeShards) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from workstealing.errors import LayoutError
-from workstealing.jobs.time_shard_sweeper.sweeping import Swept, Unswept, sweeping_of
+from workstealing.jobs.time_shard_sweeper.job import Swept, Unswept, sweeping_of
 from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import attempt
 from workstealing.store.budget import Budget

@@ -1,5 +1,5 @@
--- Removes a key that has been carried to another node of a fleet, with what is beside it, unless it has been
--- written here again since: its token is another one then, or it has none yet.
+-- Removes a key that has been carried to another node of a fleet, with what is beside it, unless it
+-- has been written here again since: then the key has another token, or has none yet.
 --   KEYS[1] key
 --   KEYS[2] the tokens of leaving keys
 --   KEYS[3] due index

@@ -14,8 +14,9 @@
 --     forget_attempts, forget_seen: an entry whose member has gone
 --     trim: the list in held, since nothing is reserved
 --     note: value: since when a member without a token is seen, and its score
--- Returns how many steps were done, notes aside; -1 if somebody has reserved since. Each return begins by a
--- ZREM, which a server lets pass that is out of memory; what follows a write in a script passes too.
+-- Returns how many steps were done, notes aside; -1 if somebody has reserved since. Each return
+-- begins by a ZREM, which a server that is out of memory allows; after that write the server allows
+-- the script's other writes.
 --@include ick
 --@include listed
 --@include reservation

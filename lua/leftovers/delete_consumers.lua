@@ -1,5 +1,5 @@
--- Removes consumers of a stream's group that have nothing pending. One that has asked for entries since it
--- was judged loses nothing: the server makes it anew when it asks again.
+-- Removes consumers of a stream's group that have nothing pending. A consumer that has asked for
+-- entries since it was judged loses nothing: the server makes it anew when it asks again.
 --   KEYS[1] the stream
 --   KEYS[2] the audit stream
 --   ARGV[1] how many arguments of the rule's own follow: the next two and the room

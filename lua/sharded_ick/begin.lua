@@ -1,5 +1,5 @@
 -- Begins to move the members of an ick shard: sets them aside, once for each change of the layout. From then
--- on only callers who know the new layout add here. Reserved members are set aside too.
+-- on only callers who know the new layout add here. Reserved members are also set aside.
 --   KEYS[1] version
 --   KEYS[2] producer set
 --   KEYS[3] consumer set

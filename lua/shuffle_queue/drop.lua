@@ -1,5 +1,5 @@
--- Deletes messages whose deadline has passed, for every group, unless a consumer has them in hand. It
--- also clears members of the index whose messages have gone.
+-- Deletes messages whose deadline has passed, for every group, unless a consumer has them in hand.
+-- The script also clears members of the index whose messages have gone.
 -- KEYS: meta, tracking, deadlines, then state, returned and delayed of each group, then the stream
 -- of each message.
 -- ARGV: the most to delete, how many groups, their names, then for each message its member of the

@@ -1,5 +1,5 @@
 -- Lets a group read a queue: registers it, and puts every stream that holds anything into its ring.
--- It may be called again at any time, and then restores a lost ring.
+-- The script may be called again at any time, and then restores a lost ring.
 -- KEYS: meta, due index, layout mark, notifications, legacy stream, ring, streams from 0 on.
 -- ARGV: layout mark, queue, ttl in ms, group, the caller's number of streams.
 -- Returns { 1, span }; or { 0, span }, having changed nothing, if there are more streams than KEYS.

@@ -6,9 +6,9 @@
 -- ARGV: the group, number of the stream, idle ms, attempts at most, most items, most entries to
 -- look at.
 -- Returns { returned, set aside, cleared away, put right, stale entries seen, age of the oldest in
--- ms, whether the lap has come to its end }. It is a script because commands of stream groups break no
--- WATCH. Its first write deletes or moves something, which a full server allows, and then it allows the
--- writes behind that.
+-- ms, whether the lap has come to its end }. This is a script because commands of stream groups
+-- break no WATCH. The script's first write deletes or moves something, which a full server allows;
+-- after that the server allows the script's other writes.
 --@include upkeep
 local ring, laps, pending, returned, delayed = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local consumers, dead, tracking, notifications = KEYS[7], KEYS[8], KEYS[9], KEYS[10]

@@ -1,6 +1,6 @@
 -- Gives back the messages of a read by its receipt alone, for a reader that was interrupted before it had the
--- reply. They are served again at their streams' turns, and this delivery is not counted. The read may still
--- be under way; then it will be granted nothing.
+-- reply. These messages are served again at their streams' turns, and this delivery is not counted.
+-- The read may still be under way; then it will be granted nothing.
 -- KEYS: meta, notifications, ring, returned, delayed, legacy stream, the read's receipt, the streams that it may
 -- have read.
 -- ARGV: group, consumer, the read's number, the numbers of the streams.

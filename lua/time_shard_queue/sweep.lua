@@ -1,7 +1,7 @@
--- Returns ended leases of a time shard, and clears consumed messages away. It looks at each one again, and
--- leaves alone what has changed since the caller's look. Returns { how many messages wait again, how many
--- were set aside, how many were cleared }. A void entry counts as cleared. The first write removes something,
--- so a full server allows the later ones.
+-- Returns ended leases of a time shard, and clears consumed messages away. The script looks at each
+-- message again, and leaves alone what has changed since the caller's look. Returns { how many
+-- messages wait again, how many were set aside, how many were cleared }. A void entry counts as
+-- cleared. The first write removes something, so a full server allows the later ones.
 --   KEYS[1] mark
 --   KEYS[2] waiting
 --   KEYS[3] leased

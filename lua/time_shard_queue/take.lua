@@ -1,7 +1,7 @@
 -- Leases due messages of a time shard, the lowest due time first, and then messages whose lease has ended. On
 -- its way it applies releases and clears consumed messages away, a bounded number of them. The receipt has
--- the caller's nonce in its name, and says what was leased: asked again with the same one, the same is
--- answered.
+-- the caller's nonce in its name, and says what was leased: asked again with the same nonce, the
+-- script gives the same answer.
 --   KEYS[1] mark
 --   KEYS[2] waiting
 --   KEYS[3] leased

@@ -1,4 +1,5 @@
--- Moves a field of a volatile hash, with its deadline, to a field of another one (or of the same).
+-- Moves a field of a volatile hash, with its deadline, to a field of another hash (or of the same
+-- hash).
 --   KEYS[1] hash of the source
 --   KEYS[2] its deadlines
 --   KEYS[3] its due index

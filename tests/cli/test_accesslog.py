@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workstealing.cli.demo import traffic
-from workstealing.cli.demo.traffic import Request, read_access_log
+from workstealing.cli.demo import web
+from workstealing.cli.demo.web import Request, read_access_log
 
 WHO = "192.0.2.1 - frank [10/Oct/2025:13:55:36 -0700]"
 REAL_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "apache_access.log.gz"
@@ -56,7 +56,7 @@ def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
 
 
 def test_a_long_log_is_read_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "MOST_REQUESTS", 5)
+    monkeypatch.setattr(web, "MOST_REQUESTS", 5)
     path = tmp_path / "log"
     path.write_text(f'{WHO} "GET /a HTTP/1.1" 200 1\n' * 9)
     assert len(read_access_log(path)) == 5

@@ -14,13 +14,13 @@ from workstealing.cli.demo.app import Books, last_deadlines, total_figures
 from workstealing.cli.demo.running import (
     WANTED_SHARE,
     Figures,
+    Storage,
     broken_laws,
     collected_share,
     percentile,
     shown,
     summary,
 )
-from workstealing.cli.demo.storage import Storage
 from workstealing.recruiting import Recruiter, Slice
 from workstealing.recruiting.slice import OUTCOMES
 from workstealing.store.keys import key_slot

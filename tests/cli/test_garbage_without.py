@@ -15,7 +15,7 @@ import pytest
 
 from support.servers import RedisServer
 from workstealing.cli.demo.app import DemoSettings, create_app, last_deadlines
-from workstealing.cli.demo.traffic import zipf_requests
+from workstealing.cli.demo.web import zipf_requests
 from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import VolatileHashes
 

@@ -17,7 +17,7 @@ from support.completions import offered_by_bash
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer
 from support.terminals import on_terminal
-from workstealing.cli import queue_looks
+from workstealing.cli import queue
 from workstealing.structures import ShuffleQueue
 from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
 
@@ -194,8 +194,8 @@ def test_it_shows_every_group_and_changes_nothing(command: Any, mails: ShuffleQu
 def test_a_queue_of_many_streams_fits_a_terminal(
     command: Any, mails: ShuffleQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_looks, "ROWS", 3)
-    monkeypatch.setattr(queue_looks, "TENANTS", 2)
+    monkeypatch.setattr(queue, "ROWS", 3)
+    monkeypatch.setattr(queue, "TENANTS", 2)
     for number in range(9):
         mails.write(f"tenant {number}", {"message": "x"})
     for _ in range(12):

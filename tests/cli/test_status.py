@@ -153,6 +153,33 @@ def test_a_url_alone_finds_the_one_ledger_there(command: Any, redis7: RedisServe
     assert command.json("status", "--url", redis7.url, "--ledger", "slow")["is_fleet"]
     report(redis7, "default")
     assert command.json("status", "--url", redis7.url)["is_fleet"]
+    for name in ("status", "events"):
+        command(name, "--url", redis7.url)
+        assert command.err == (
+            "this is the ledger 'default'; the same Redis has the ledgers fast, slow, too: --ledger"
+            " NAME shows one of them\n"
+        )
+    command("status", "--url", redis7.url, "--ledger", "default")
+    assert command.err == ""
+
+
+def test_the_default_ledger_alone_needs_no_word(command: Any, redis7: RedisServer) -> None:
+    report(redis7)
+    command("status", "--url", redis7.url)
+    assert command.err == ""
+
+
+def test_a_cluster_has_other_ledgers_too(command: Any, cluster: RedisCluster3) -> None:
+    for name in ("default", "fast", "slow"):
+        report(cluster, name)
+    command("status", "--url", cluster.url)
+    assert "the same Redis has the ledgers fast, slow, too" in command.err
+    assert command.json("status", "--url", cluster.url, "--ledger", "slow")["is_fleet"]
+
+
+def test_the_one_ledger_of_a_cluster_is_found(command: Any, cluster: RedisCluster3) -> None:
+    report(cluster, "fast")
+    assert command.json("status", "--url", cluster.url)["is_fleet"]
 
 
 def test_caches_of_the_last_hour(command: Any, redis7: RedisServer) -> None:
@@ -274,6 +301,36 @@ def test_a_job_that_nobody_knows_is_explained(command: Any, redis7: RedisServer)
     assert text.startswith("tidy has not run lately:\n- nobody has enlisted")
     assert "no ledger has figures of the fleet" in text
     assert "there is nothing to look at" in command.refused("explain", "tidy")
+
+
+def test_a_ledger_that_was_emptied_is_said(command: Any, redis7: RedisServer) -> None:
+    """Its processes and their jobs have not just started: only the figures are new."""
+    recruiter = Recruiter(random=lambda: 1.0)
+    recruiter.install(FunctionJob(lambda slice: 0, name="sweep"), rate=0.25)
+    ledger = Ledger(redis7.client())
+    recruiter.add_hook(ledger)
+
+    def reported() -> None:
+        ledger.on_enlisted(600)
+        for _ in range(30):
+            ledger.on_recruited("sweep")
+            ledger.on_outcome("sweep", Outcome.WORKED, 5, 0.002, None)
+        assert ledger.flush(30.0)
+
+    reported()
+    assert "sweep: just started: nothing to say yet" in command("status", "--url", redis7.url)
+    redis7.client().flushall()
+    # One report sees it, and the next one tells it.
+    for _ in range(3):
+        reported()
+    text = command("status", "--url", redis7.url)
+    moment = r"the ledger was emptied at \d\d:\d\d:\d\d UTC, and has figures since then"
+    assert re.search(rf"^{moment}$", text, re.MULTILINE), text
+    assert re.search(rf"^sweep: nothing to say yet: {moment}$", text, re.MULTILINE), text
+    assert "just started" not in text
+    said = command.json("status", "--url", redis7.url)
+    assert (said["is_well"], len(said["notes"])) == (None, 1)
+    kill(ledger)
 
 
 def test_what_needs_attention_is_said_and_is_the_exit_status(

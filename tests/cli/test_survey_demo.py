@@ -8,13 +8,18 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.patience import GUARD_SECONDS
 from support.processes import spawn
-from support.servers import wait_until
+from support.servers import RedisServer, wait_until
+from workstealing import connect
+from workstealing.cli.survey_demo.running import Processes, answers, make_garbage
+from workstealing.store import EmbeddedServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
@@ -94,6 +99,35 @@ def test_its_figures_are_one_object() -> None:
     assert len(said["garbage"]) == 7
     assert {each["left"] for each in said["garbage"].values()} == {0}
     assert "a shop runs for 1 s on an embedded" in done.stderr
+
+
+class BusyMachine(Processes):
+    """The shop's processes where the shop is over before Celery's worker is even looked for."""
+
+    def role(self, *role: str) -> Any:
+        process = super().role(*role)
+        if role[0] == "web":
+            process.wait()
+        return process
+
+
+def test_a_shop_that_is_over_before_celery_stands_leaves_garbage_all_the_same() -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedServer())
+        client: Any = connect(server.url)
+        processes = BusyMachine(server.url, stack)
+        make_garbage(client, processes, 0.0)
+        assert processes.kills == 4
+        assert answers(client) == 1
+
+
+def test_a_question_is_no_answer(redis7: RedisServer) -> None:
+    client = redis7.client()
+    # What a client writes to ask, and then what a worker writes to answer.
+    client.sadd("_kombu.binding.reply.celery.pidbox", "1.reply.celery.pidbox")
+    assert answers(client) == 0
+    client.lpush("1.reply.celery.pidbox", "pong")
+    assert answers(client) == 1
 
 
 def test_fakeredis_is_no_server_for_real_programs(tmp_path: Path) -> None:

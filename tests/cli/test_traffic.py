@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from workstealing.cli.demo.traffic import (
+from workstealing.cli.demo.web import (
     HIGHEST_RATE,
     LIMIT,
     SAFETY,

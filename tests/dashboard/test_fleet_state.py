@@ -29,13 +29,17 @@ from workstealing.dashboard.fleet_state import (
     SILENT,
     STEPS,
     WAY,
+    Refusals,
+    Why,
     fleet_state,
+    server_of_client,
     then,
+    time_of_day,
 )
 from workstealing.dashboard.presenting import page
 from workstealing.dashboard.queries import Queries, Snapshot
-from workstealing.dashboard.refusals import Refusals, refusal_of, server_of_client
 from workstealing.dashboard.watched import Watched
+from workstealing.metrics.events import FleetEvent
 from workstealing.metrics.ledger import Ledger
 from workstealing.metrics.minutes import (
     Away,
@@ -73,6 +77,8 @@ class Fleet:
         self.settings: Any = {}
         self.watched: list[Watched] = []
         self.refusal: str | None = None
+        self.unasked = ""
+        self.events: list[FleetEvent] = []
         self.now = NOW
         self.queries = Queries(
             lambda: {"enlisted": 0, "jobs": {}},
@@ -83,7 +89,8 @@ class Fleet:
             processes=self._ask("reported"),
             server_now=lambda: self.now,
             where="10.0.0.1:6379",
-            refusal=lambda: self.refusal,
+            refusal=lambda: Why(self.refusal, self.unasked),
+            events=lambda: self.events,
             # This machine's clock is an hour behind the server's.
             now=lambda: self.now - 3600.0,
         )
@@ -322,6 +329,51 @@ def test_a_ledger_that_nobody_has_reached_says_why_if_it_is_known() -> None:
     ]
 
 
+def emptied(ago: float) -> FleetEvent:
+    return FleetEvent("emptied", "", "", NOW - ago, NOW - ago, ("web-1",), "", 1)
+
+
+def test_an_emptied_ledger_says_since_when_it_has_figures() -> None:
+    fleet = Fleet(process(1))
+    fleet.minutes, fleet.events = fleet.minutes[-2:], [emptied(90.0)]
+    seen = fleet.seen()
+    at = time_of_day(NOW - 90.0)
+    line = f"the ledger was emptied at {at}, and has figures since then"
+    assert (seen.notes, complaints(seen)) == ([line], [])
+    (job,) = seen.jobs
+    assert (job.just_started, job.why) == (True, f"nothing to say yet: {line}")
+    assert line in page(seen, "default", "viewer")["processes"]["text"]
+    # Its processes may have been silent for a while.
+    fleet.events = [emptied(1800.0)]
+    seen = fleet.seen()
+    since = time_of_day(fleet.minutes[0].minute)
+    assert seen.notes == [
+        f"the ledger was emptied at {time_of_day(NOW - 1800.0)}, and has figures since {since}"
+    ]
+
+
+def test_a_ledger_that_was_emptied_long_ago_has_a_whole_hour_again() -> None:
+    fleet = Fleet(process(1))
+    fleet.events = [emptied(3700.0)]
+    seen = fleet.seen()
+    assert seen.notes == []
+    # A job that was installed since has indeed just started.
+    fleet.minutes, fleet.events = fleet.minutes[-2:], []
+    (job,) = fleet.seen().jobs
+    assert job.why == "just started: nothing to say yet"
+
+
+def test_a_job_that_starts_after_the_emptying_has_just_started() -> None:
+    fleet = Fleet(process(1))
+    fleet.minutes = fleet.minutes[-30:]
+    for each in fleet.minutes[:-2]:
+        each.jobs = {"other": each.jobs["tidy"]}
+    fleet.events = [emptied(1790.0)]
+    assert {job.name: job.why for job in fleet.seen().jobs}["tidy"] == (
+        "just started: nothing to say yet"
+    )
+
+
 def test_a_server_that_answers_here_is_not_to_be_started() -> None:
     fleet = Fleet(process(1, away=[Away(SHOP, NOW - 40.0, ["tidy"], 3)]))
     fleet.watched = [Watched("tidy", "volatile hashes", lambda: 3, job="tidy", server=SHOP)]
@@ -348,11 +400,51 @@ def test_a_silent_fleet_is_said_with_its_reason() -> None:
     assert page(gone, "default", "viewer")["light"] == "dim"
 
 
+def test_a_reason_that_could_not_be_asked_is_said() -> None:
+    """Nobody may think that the server has been asked, and refuses nothing."""
+    unknown = "whether the ledger's server refuses reports is not known: INFO: NoPermissionError"
+    silent = Fleet(process(1, 65.0), process(2, 70.0))
+    silent.unasked = "INFO: NoPermissionError"
+    (line,) = complaints(silent.seen())
+    assert f"their logs say it; {unknown}{then(SILENT)}" in line
+    some = Fleet(process(1), process(2, 65.0))
+    some.unasked = "INFO: NoPermissionError"
+    (line,) = some.seen().notes
+    assert line.endswith(f"no way to the ledger; {unknown}{then(SILENT)}")
+    nobody = Fleet()
+    nobody.minutes, nobody.unasked = [], "INFO: NoPermissionError"
+    seen = nobody.seen()
+    assert (seen.notes, complaints(seen)) == ([unknown], [])
+    # It is asked where there is something to explain.
+    well = Fleet(process(1))
+    well.unasked = "INFO: NoPermissionError"
+    assert well.seen().notes == []
+
+
+def test_a_question_that_fails_is_named(start_redis: Any) -> None:
+    server = start_redis(7)
+    rule = ("on", ">secret", "+@all", "~*")
+    client = server.client()
+    client.execute_command("ACL", "SETUSER", "page", *rule, "-acl", "-info")
+    page = server.client(username="page", password="secret")
+    asking = Refusals(page, "shop")
+    both = Why(None, "INFO: NoPermissionError, ACL LOG: NoPermissionError")
+    assert (asking(), asking()) == (both, both)
+    # Each question that is refused is a line of the server's log, so it is asked once.
+    assert [int(each["count"]) for each in client.acl_log()] == [1, 1]
+    server.kill()
+    assert "INFO: ConnectionError" in Refusals(client, "shop")().unasked
+
+
+def test_a_cluster_is_asked(cluster: Any) -> None:
+    assert Refusals(cluster.client())() == Why()
+
+
 def test_a_full_server_says_so(start_redis: Any) -> None:
     client = start_redis(7).client()
-    assert refusal_of(client) is None
+    assert Refusals(client)() == Why()
     client.config_set("maxmemory", 1000)
-    said = refusal_of(client)
+    said = Refusals(client)().known
     assert said is not None
     assert said.startswith(f"the server {server_of_client(client)} is full (")
     assert said.endswith("noeviction) and refuses reports: OutOfMemory" + then(FULL))
@@ -373,8 +465,8 @@ def test_a_user_whose_reports_are_refused_is_named(start_redis: Any) -> None:
     # Other refusals are none of the ledger's, and another ledger's is none of this one.
     with pytest.raises(NoPermissionError):
         redis.Redis.from_url(url).get("another")
-    assert refusal_of(client, "sho") is None
-    said = refusal_of(client, "shop")
+    assert Refusals(client, "sho")().known is None
+    said = Refusals(client, "shop")().known
     assert said is not None
     found = re.fullmatch(
         rf"the server {server_of_client(client)} refuses keys of this ledger to the user shop, last"
@@ -385,7 +477,8 @@ def test_a_user_whose_reports_are_refused_is_named(start_redis: Any) -> None:
     # Whoever may not ask for it knows nothing, and asks once, because that is a refusal, too.
     client.execute_command("ACL", "SETUSER", "page", *rule, "~*", "-acl")
     asking = Refusals(redis.Redis.from_url(url.replace("shop:", "page:")), "shop")
-    assert (asking(), asking()) == (None, None)
+    nothing = Why(None, "ACL LOG: NoPermissionError")
+    assert (asking(), asking()) == (nothing, nothing)
     logged = [each for each in client.acl_log() if each["username"] in ("page", b"page")]
     assert [int(each["count"]) for each in logged] == [1]
     ledger.close()

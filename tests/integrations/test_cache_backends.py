@@ -39,15 +39,15 @@ from workstealing.jobs import (
     HashFieldExpiry,
     MigrateToEmulated,
     MigrateToNative,
-    backend_moves,
 )
+from workstealing.jobs.shared import backend_moves
 from workstealing.recruiting import Recruiter, Slice
 from workstealing.recruiting.deferral import Deferral, current
 from workstealing.store.fleet import Fleet
 from workstealing.structures import VolatileHashes
 from workstealing.structures.volatile_hashes import hashes as hashes_module
-from workstealing.structures.volatile_hashes.own_commands import LEASE, STORE
-from workstealing.structures.volatile_hashes.serializers import JSON
+from workstealing.structures.volatile_hashes.cached_policy import JSON
+from workstealing.structures.volatile_hashes.surface import LEASE, STORE
 from workstealing.testing import never
 
 shared: Any = None

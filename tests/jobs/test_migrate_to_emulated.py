@@ -21,9 +21,9 @@ from workstealing.jobs import (
     HashFieldExpiry,
     MigrateToEmulated,
     MigrateToNative,
-    backend_moves,
     migrate_to_native,
 )
+from workstealing.jobs.shared import backend_moves
 from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.keys import key_slot

@@ -33,7 +33,13 @@ from workstealing.jobs import (
     UntrackDone,
 )
 from workstealing.jobs.celery_leftovers import ReplyLists
-from workstealing.jobs.family_leftovers import KeysWithoutTtl, OldScores, PastFields, PastHashes
+from workstealing.jobs.family_leftovers import (
+    DeadTags,
+    KeysWithoutTtl,
+    OldScores,
+    PastFields,
+    PastHashes,
+)
 from workstealing.jobs.leftovers import Rule
 from workstealing.jobs.library_leftovers import HueyResults
 from workstealing.jobs.rq_leftovers import DeadWorkers
@@ -44,7 +50,6 @@ from workstealing.jobs.stream_leftovers import (
     IdleConsumers,
     UnreadGroups,
 )
-from workstealing.jobs.tag_set_leftovers import DeadTags
 from workstealing.recruiting import Recruiter, Slice
 from workstealing.recruiting.job import Job, counted, would_handle
 from workstealing.structures import (

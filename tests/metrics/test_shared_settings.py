@@ -443,8 +443,8 @@ def test_a_rate_that_a_process_refuses_is_said_with_the_reason(
     assert job.refused is not None
     assert "would raise the sum of all rates to 1.3" in job.refused
     assert job.refused_rate == 0.9
-    assert "other" not in one.ledger._refused
+    assert "other" not in one.ledger._reports.refused
     # It is taken once there is room, and then refused no more.
     one.recruiter.uninstall("other")
     one.report()
-    assert (one.rate("sweep"), one.ledger._refused) == (0.9, {})
+    assert (one.rate("sweep"), one.ledger._reports.refused) == (0.9, {})

@@ -25,15 +25,9 @@ from workstealing.dashboard.figures import OwnMinutes
 from workstealing.dashboard.presenting import page
 from workstealing.dashboard.queries import Queries, Snapshot
 from workstealing.metrics import watching
-from workstealing.metrics.ledger import (
-    BUSY_SECONDS,
-    QUIET_SECONDS,
-    Ledger,
-    processes,
-    read,
-    server_time,
-)
+from workstealing.metrics.ledger import Ledger, processes, read, server_time
 from workstealing.metrics.prometheus import PrometheusHooks
+from workstealing.metrics.reporting import BUSY_SECONDS, QUIET_SECONDS
 from workstealing.metrics.watching import WATCH, RunningSlice, Watch, Watcher, running_slice
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.testing import ManualClock

@@ -15,7 +15,7 @@ from workstealing.structures import ShardedIck
 pytest.importorskip("pyspark")
 
 from workstealing.spark.sources.batches import Admission, Minimum
-from workstealing.spark.sources.ick_options import IckOptions
+from workstealing.spark.sources.ick import IckOptions
 from workstealing.spark.sources.ick_stream import IckConsumer, IckOffset
 from workstealing.spark.sources.log_offsets import LogLook, LogOffset, LogPlanner
 from workstealing.spark.sources.log_options import LogOptions

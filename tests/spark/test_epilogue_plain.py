@@ -25,8 +25,7 @@ from workstealing import connect
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.spark import enlist_batch, enlisting, installing, workers
-from workstealing.spark.epilogue import Epilogue
-from workstealing.spark.workers import VARIABLE, EpilogueSettings
+from workstealing.spark.workers import VARIABLE, Epilogue, EpilogueSettings
 from workstealing.structures import VolatileHashes
 from workstealing.testing import ManualClock, always
 

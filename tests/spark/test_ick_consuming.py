@@ -38,8 +38,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from workstealing.spark.sources.ick import IckStreamReader
-from workstealing.spark.sources.ick_options import IckOptions
+from workstealing.spark.sources.ick import IckOptions, IckStreamReader
 from workstealing.spark.sources.ick_stream import BEGINNING_SECONDS
 
 MEMBERS = {f"member {i}": float(i) for i in range(100)}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
-from workstealing.spark.sources.ick_options import IckOptions
+from workstealing.spark.sources.ick import IckOptions
 from workstealing.spark.sources.ick_stream import IckOffset
 from workstealing.spark.sources.options import shared_out
 from workstealing.structures import ShardedIck

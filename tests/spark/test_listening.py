@@ -25,9 +25,11 @@ from workstealing.spark.listening import (
     MOST_WAITING,
     READ_SECONDS,
     DriverListener,
+    as_json,
+    as_page,
+    figures_of,
     recruits_of_stats,
 )
-from workstealing.spark.showing import as_json, as_page, figures_of
 from workstealing.testing import ManualClock, always
 
 AT = datetime(2026, 11, 24, 23, 5, 9, tzinfo=UTC)

@@ -24,7 +24,7 @@ from support.processes import spawn
 from support.servers import RedisServer, wait_until
 from workstealing import Recruiter
 from workstealing.spark import install, installing, listen, listening, recruits, workers
-from workstealing.spark.showing import gauges_of
+from workstealing.spark.listening import gauges_of
 from workstealing.spark.workers import VARIABLE
 from workstealing.testing import always
 

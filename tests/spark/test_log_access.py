@@ -18,8 +18,8 @@ from support.servers import RedisCluster3, RedisServer
 from workstealing.errors import LayoutError, LostEntriesError, ReplayDiffersError
 from workstealing.jobs import LogCompactor
 from workstealing.recruiting import Slice
+from workstealing.spark.sources.log import Appender, Origin
 from workstealing.spark.sources.log_offsets import LogLook, Span, looks, pages
-from workstealing.spark.sources.log_once import Appender, Origin
 from workstealing.spark.sources.log_options import LogOptions
 from workstealing.structures import Log
 
@@ -211,7 +211,7 @@ class TestOnce:
         done = 0
         while done < len(ENTRIES):
             size = rng.randint(1, 999)
-            monkeypatch.setattr("workstealing.spark.sources.log_once.ENTRIES_A_CALL", size)
+            monkeypatch.setattr("workstealing.spark.sources.log.ENTRIES_A_CALL", size)
             done += rng.randint(1, 1_500)
             write(server, ENTRIES, stop=min(done, len(ENTRIES)))
         write(server, ENTRIES)
@@ -227,7 +227,7 @@ class TestOnce:
         assert len(entries_of(server)) == 120
 
     def test_many_logs(self, server: AnyReal, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("workstealing.spark.sources.log_once.BYTES_KEPT", 5_000)
+        monkeypatch.setattr("workstealing.spark.sources.log.BYTES_KEPT", 5_000)
         for stop in (2_345, 5_000):
             appender = Appender(server.client(), 100, TURN)
             for i, row in enumerate(ENTRIES[:stop]):

@@ -31,13 +31,12 @@ from workstealing.spark.sources import (
     pushing,
     redis_keys,
     redis_reading,
-    redis_writing,
 )
+from workstealing.spark.sources import redis as redis_format
 from workstealing.spark.sources.compat import DataSourceReader
 from workstealing.spark.sources.pipelines import KeyCalls
-from workstealing.spark.sources.redis import RedisReader, RedisSource
+from workstealing.spark.sources.redis import RedisReader, RedisSource, WrittenKeys
 from workstealing.spark.sources.redis_keys import matcher
-from workstealing.spark.sources.redis_writing import WrittenKeys
 
 Server = RedisServer | RedisCluster3
 TEXT, NUMBER = StringType(), DoubleType()
@@ -468,7 +467,7 @@ class TestWriting:
     def test_a_key_that_is_too_large_to_replace(
         self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(redis_writing, "MOST_OF_A_KEY", 1 << 20)
+        monkeypatch.setattr(redis_format, "MOST_OF_A_KEY", 1 << 20)
         redis7.client().rpush("k", "old")
         batch = {"key": ["k"] * 20, "value": ["x" * 60_000] * 20}
         with pytest.raises(ConfigurationError, match="more than 1 MiB"):

@@ -15,8 +15,8 @@ from workstealing.jobs import (
     MigrateToEmulated,
     MigrateToNative,
 )
-from workstealing.jobs.due_collecting import KEYS_A_CALL, SHARDS_A_LOOK
 from workstealing.jobs.hash_field_expiry import FIELDS_A_SCRIPT
+from workstealing.jobs.shared.due_collecting import KEYS_A_CALL, SHARDS_A_LOOK
 from workstealing.recruiting.job import DivisibleJob
 from workstealing.spark import reconcile, sweep
 from workstealing.spark.reconciling import IDS_A_STEP

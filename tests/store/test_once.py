@@ -19,8 +19,8 @@ from redis.retry import Retry
 
 from support.faulty_server import FaultyServer
 from support.servers import RedisCluster3, RedisServer
-from workstealing.store.once import SentOnce
 from workstealing.store.redis_versions import HashDataPersistOptions
+from workstealing.store.sending import SentOnce
 from workstealing.structures import (
     AsyncVolatileHashes,
     DurableKeys,

@@ -89,7 +89,12 @@ MORE_RUNS = {
     "volatile_hashes,MigrateToEmulated,native": ("jobs/test_migrate_to_emulated.py",),
     "volatile_hashes,NativeFieldAudit,native": ("jobs/test_native_field_audit.py",),
     "volatile_hashes,durable_keys,FleetRebalance": ("structures/fleets/test_moves.py",),
-    "ledger": ("metrics/test_ledger.py", "metrics/test_shared_settings.py"),
+    "ledger": (
+        "metrics/test_ledger.py",
+        "metrics/test_reading.py",
+        "metrics/test_reporting.py",
+        "metrics/test_shared_settings.py",
+    ),
 }
 # A ShardedIck's jobs serve Icks, too, by the same tests.
 FULL = "test_a_sealed_block_is_compressed_on_a_full_server"

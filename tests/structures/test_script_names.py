@@ -15,7 +15,7 @@ import workstealing
 from workstealing import jobs, structures
 from workstealing.store.scripts import LIBRARY
 from workstealing.structures.log.group import LogGroup
-from workstealing.structures.volatile_hashes import own_commands
+from workstealing.structures.volatile_hashes import surface
 
 PACKAGE = Path(workstealing.__file__).parent
 JOBS = Path(jobs.__file__).parent
@@ -105,7 +105,7 @@ def is_operation(script: str) -> bool:
     folder, _, name = script.partition("/")
     # One with another way on servers that lack the command; one of a group, beside that of its log.
     name = name.removeprefix("native_") if folder == "volatile_hashes" else name
-    own = vars(own_commands).values() if folder == "volatile_hashes" else ()
+    own = vars(surface).values() if folder == "volatile_hashes" else ()
     if name.upper() in [each for each in own if isinstance(each, str)]:
         return True
     of = CLASSES.get(folder, ())

@@ -79,7 +79,7 @@ def restart() -> None:
     for _ in range(RESTARTS):
         child = os.fork()
         if not child:
-            while not ledger._reported_at:
+            while not ledger._reports.at:
                 recruiter.enlist()
                 ledger.flush(1.0)
                 time.sleep(0.05)

@@ -28,7 +28,7 @@ from workstealing.jobs import FleetRebalance
 from workstealing.recruiting.slice import Slice
 from workstealing.store.operations import run
 from workstealing.structures import DurableKeys, LeaseLost, NoLease, ShardedIck, VolatileHashes
-from workstealing.structures.carrying import carry
+from workstealing.structures.on_fleet import carry
 
 CUT = "a client cut off behind a command within a protocol"
 KILLED = "a process killed (SIGKILL) before or after a command within a protocol"

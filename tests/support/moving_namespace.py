@@ -36,7 +36,8 @@ from support.patience import be_patient
 from support.proof import tried
 from support.servers import RedisCluster3, RedisServer, find_server
 from workstealing.errors import Aborted, LayoutError, OutOfTime, Skipped
-from workstealing.jobs import HashFieldExpiry, MigrateToEmulated, MigrateToNative, backend_moves
+from workstealing.jobs import HashFieldExpiry, MigrateToEmulated, MigrateToNative
+from workstealing.jobs.shared import backend_moves
 from workstealing.recruiting.slice import Slice
 from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from workstealing.structures import ShuffleQueue
-from workstealing.structures.shuffle_queue.choice import streams_of
+from workstealing.structures.shuffle_queue.streams import streams_of
 
 
 @lru_cache(64)

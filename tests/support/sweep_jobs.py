@@ -14,8 +14,8 @@ from workstealing.jobs import (
     HashFieldExpiry,
     MigrateToEmulated,
     TagSetLeftovers,
-    backend_moves,
 )
+from workstealing.jobs.shared import backend_moves
 from workstealing.recruiting import Slice
 from workstealing.recruiting.job import FunctionJob, Job
 from workstealing.store.budget import Budget

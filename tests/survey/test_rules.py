@@ -34,7 +34,7 @@ from workstealing.jobs.leftovers import (
     seen_twice,
 )
 from workstealing.survey import Survey, report_of
-from workstealing.survey.rules import GROUP, MODULES, own_classes, rules_in
+from workstealing.survey.garbage import GROUP, MODULES, own_classes, rules_in
 
 JOBS = Path(jobs.__file__).parent
 # One file, as a user writes it; nothing else knows of it.

@@ -18,7 +18,7 @@ from support.many_owners import reply_of_celery
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError
-from workstealing.jobs.leftovers.judging import Judging
+from workstealing.jobs.leftovers.walk import Judging
 from workstealing.jobs.stream_leftovers import EntriesBeyond
 from workstealing.survey import Progress, Survey, report_of
 from workstealing.survey.garbage import Judges

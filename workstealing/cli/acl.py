@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from workstealing.cli.apps import add_app_option, load_app, named_app
-from workstealing.cli.clients import is_moving
+from workstealing.cli.clients import add_app_option, is_moving, load_app, named_app
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
 from workstealing.errors import ConfigurationError
 

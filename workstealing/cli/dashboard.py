@@ -8,10 +8,15 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from workstealing.cli.apps import application_prints_to_stderr, load_app, named_app
-from workstealing.cli.clients import add_fleet_options, ledger_for
+from workstealing.cli.arguments import whole
+from workstealing.cli.clients import (
+    add_fleet_options,
+    application_prints_to_stderr,
+    ledger_for,
+    load_app,
+    named_app,
+)
 from workstealing.cli.output import add_json_option, print_json, say
-from workstealing.cli.values import whole
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Recruiter
 from workstealing.store.client import URL_VARIABLES

@@ -7,19 +7,17 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from workstealing.cli.apps import (
-    add_app_option,
-    application_prints_to_stderr,
-    load_app,
-    named_app,
-)
 from workstealing.cli.clients import (
     ENVIRONMENT,
     FAULTS,
+    add_app_option,
     add_url_option,
+    application_prints_to_stderr,
     client_at,
     clients_of,
     database_of,
+    load_app,
+    named_app,
     said,
 )
 from workstealing.cli.output import add_json_option, print_json, printable, say

@@ -7,20 +7,26 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from workstealing.cli.apps import add_app_option, application_prints_to_stderr, load_app
-from workstealing.cli.clients import FAULTS, said
+from workstealing.cli.arguments import at_least, duration
+from workstealing.cli.clients import (
+    FAULTS,
+    add_app_option,
+    application_prints_to_stderr,
+    load_app,
+    said,
+)
 from workstealing.cli.output import add_json_option, note, print_json, printable, say
-from workstealing.cli.performing import (
+from workstealing.cli.run import (
     FAULTY,
     SLICE_SECONDS,
     Deadline,
     Listener,
     Performed,
+    add_slice_options,
+    check_jobs,
     progress_bar,
     send_counts,
 )
-from workstealing.cli.run import add_slice_options, check_jobs
-from workstealing.cli.values import at_least, duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Job, Outcome, Recruiter
 from workstealing.recruiting.job import refuse_dry_run

@@ -7,10 +7,18 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from workstealing.cli.apps import application_prints_to_stderr, load_app, named_app
-from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, ledger_for, said
+from workstealing.cli.arguments import at_least, duration
+from workstealing.cli.clients import (
+    FAULTS,
+    add_fleet_options,
+    address_of,
+    application_prints_to_stderr,
+    ledger_for,
+    load_app,
+    named_app,
+    said,
+)
 from workstealing.cli.output import add_json_option, print_json, printable, say
-from workstealing.cli.values import at_least, duration
 from workstealing.errors import ConfigurationError
 
 if TYPE_CHECKING:

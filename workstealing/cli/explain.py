@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from workstealing.cli.apps import application_prints_to_stderr, load_app, named_app
-from workstealing.cli.clients import add_fleet_options
+from workstealing.cli.clients import (
+    add_fleet_options,
+    application_prints_to_stderr,
+    load_app,
+    named_app,
+)
 from workstealing.cli.output import add_json_option, print_json, printable, say
 from workstealing.cli.status import looker
 from workstealing.clock import roughly
@@ -44,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
     Returns: 0, or 1 if one has not run lately. Raises: WorkStealingError for bad input.
     """
-    from workstealing.dashboard.event_log import newest_of
+    from workstealing.dashboard.fleet_state import newest_of
 
     look = looker(options)
     installed = tuple(load_app(options.app).jobs()) if named_app(options.app) else None
@@ -103,7 +107,7 @@ def _is_unknown(snapshot: Snapshot) -> bool:
 
 
 def _with_event(each: Explanation, of: Snapshot) -> str:
-    from workstealing.dashboard.event_log import newest_of
+    from workstealing.dashboard.fleet_state import newest_of
 
     newest = newest_of(each.job, of.events, of.at)
     # Each reason by itself: a stranger's new line, in a user's name for instance, makes no reason.

@@ -6,7 +6,7 @@ import argparse
 import inspect
 from typing import Any
 
-from workstealing.cli.apps import add_app_option, load_app
+from workstealing.cli.clients import add_app_option, load_app
 from workstealing.cli.output import add_json_option, print_json, say, table
 from workstealing.recruiting import FunctionJob, Job
 from workstealing.recruiting.job import DivisibleJob

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from workstealing.cli.apps import application_prints_to_stderr
-from workstealing.cli.values import at_least, duration
+from workstealing.cli.arguments import at_least, duration
+from workstealing.cli.clients import application_prints_to_stderr
 from workstealing.errors import MissingExtraError
 
 INTERVAL = 2.0

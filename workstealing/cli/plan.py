@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from workstealing.cli.arguments import at_least, duration, frequency, number, rate
 from workstealing.cli.output import add_json_option, figure, note, print_json, say
-from workstealing.cli.values import at_least, duration, frequency, number, rate
 from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.forecast import (

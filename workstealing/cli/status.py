@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from workstealing.cli.apps import (
+from workstealing.cli.clients import (
+    FAULTS,
     VARIABLE,
+    add_fleet_options,
+    address_of,
     application_prints_to_stderr,
+    ledger_for,
     load_app,
     named_app,
+    said,
 )
-from workstealing.cli.clients import FAULTS, add_fleet_options, address_of, ledger_for, said
 from workstealing.cli.events import as_data, line
 from workstealing.cli.output import (
     add_json_option,
@@ -90,9 +94,16 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
     Raises: ConfigurationError.
     """
     from workstealing.dashboard.figures import OwnMinutes
-    from workstealing.dashboard.fleet_state import DENIALS, DENIED, then
+    from workstealing.dashboard.fleet_state import (
+        DENIALS,
+        DENIED,
+        Refusals,
+        Why,
+        own_refusals,
+        server_of_client,
+        then,
+    )
     from workstealing.dashboard.queries import Queries
-    from workstealing.dashboard.refusals import Refusals, own_refusals, server_of_client
     from workstealing.dashboard.watched import watch_all
     from workstealing.metrics.events import read_events
     from workstealing.metrics.ledger import processes, read, server_time
@@ -117,7 +128,7 @@ def looker(options: argparse.Namespace) -> Callable[[], Snapshot]:
         processes=None if client is None else lambda: asked(lambda: processes(client, name)),
         server_now=None if client is None else lambda: asked(lambda: server_time(client, name)),
         where=None if client is None else server_of_client(client),
-        refusal=(lambda: None) if client is None else Refusals(client, name),
+        refusal=Why if client is None else Refusals(client, name),
         own_refusals=lambda: [] if recruiter is None else own_refusals(recruiter),
         events=lambda: [] if client is None else asked(lambda: read_events(client, name)),
         describe=said,

@@ -10,8 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workstealing.cli.apps import application_prints_to_stderr, found_at
-from workstealing.cli.clients import FAULTS, add_url_option, client_at, said
+from workstealing.cli.arguments import at_least, frequency, number
+from workstealing.cli.clients import (
+    FAULTS,
+    add_url_option,
+    application_prints_to_stderr,
+    client_at,
+    found_at,
+    said,
+)
 from workstealing.cli.output import (
     add_json_option,
     note,
@@ -20,7 +27,6 @@ from workstealing.cli.output import (
     say,
     table,
 )
-from workstealing.cli.values import at_least, frequency, number
 from workstealing.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -107,8 +113,8 @@ def share(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Survey, and print the result. Returns: 0. Raises: WorkStealingError."""
+    from workstealing.survey.garbage import rules_in
     from workstealing.survey.report import report_of
-    from workstealing.survey.rules import rules_in
     from workstealing.survey.surveying import Survey
 
     if not options.traffic:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from workstealing.cli.arguments import duration
 from workstealing.cli.clients import FAULTS, add_url_option, client_at, said
 from workstealing.cli.output import add_json_option, print_json, printable, say
-from workstealing.cli.values import duration
 from workstealing.errors import ConfigurationError
 
 if TYPE_CHECKING:

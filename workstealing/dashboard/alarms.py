@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from workstealing.dashboard.event_log import newest_of
 from workstealing.dashboard.figures import JobFigures
-from workstealing.dashboard.fleet_state import few
+from workstealing.dashboard.fleet_state import few, newest_of
 from workstealing.dashboard.queries import Snapshot, StructureFigures
 from workstealing.safe_text import visible
 

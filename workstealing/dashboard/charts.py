@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, spell
-from workstealing.dashboard.event_log import event_marks
 from workstealing.dashboard.figures import MINUTE, JobFigures, is_written, ledger_name, span_seconds
+from workstealing.dashboard.fleet_state import event_marks
 from workstealing.dashboard.queries import Cached, Snapshot
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.minutes import Minute

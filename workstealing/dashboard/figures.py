@@ -64,7 +64,8 @@ NEWEST = 3
 STARTING_MINUTES = 3
 """For so many minutes, two at least, a job has just started: there is nothing to say of it yet."""
 
-JUST_STARTED = "just started: nothing to say yet"
+NOTHING_YET = "nothing to say yet"
+JUST_STARTED = f"just started: {NOTHING_YET}"
 UNREACHED_SECONDS = 60.0
 OLD_SECONDS = 60.0
 QUIET_MINUTES = 15
@@ -194,7 +195,8 @@ def recent_of(slots: Sequence[Any]) -> slice:
     """Return which slots the figures of "now" are of: the last five minutes that say something.
 
     Processes report every ten seconds, so the present minute has a part of the reports only, and
-    just after its beginning hardly any. It is left out as soon as there is a whole minute.
+    just after its beginning hardly any. The present minute is left out as soon as there is a whole
+    minute.
     """
     whole = any(slot is not None for slot in slots[-RECENT - 1 : -1])
     if whole and (not slots or slots[-1] is None or slots[-1].covered):
@@ -248,6 +250,7 @@ def job_figures(
     away: Mapping[str, float] | None = None,
     unknown_since: str | None = None,
     pause: str = "",
+    emptied: str | None = None,
 ) -> JobFigures:
     """Return the figures of one job.
 
@@ -261,6 +264,7 @@ def job_figures(
         away: its servers that this process has just asked in vain, by address.
         unknown_since: the age of the fleet's figures in words, None: they are of now.
         pause: since when and by whom the fleet's pause is, or "".
+        emptied: a sentence on the ledger's loss of its figures, None: it has not lost any.
     """
     local = local or {}
     state = state or FleetState()
@@ -312,7 +316,8 @@ def job_figures(
         health = health.of_dry_run()
     just_started = health.keeps_up is not True and _has_just_started(found, outcomes, lasting)
     if just_started and not (is_paused or is_dry or unreached):
-        health = Health(None, JUST_STARTED)
+        is_new = emptied is None or not _begins_with(slots, found)
+        health = Health(None, JUST_STARTED if is_new else f"{NOTHING_YET}: {emptied}")
     fleet_rate = None if setting is None else setting.rate
     # The refusal of an earlier rate remains in the ledger for some minutes.
     refusals = [each.refused for each in newest if each.refused_rate == fleet_rate]
@@ -441,6 +446,15 @@ def keeps_up(lag: Sequence[float | None], said: bool | None) -> bool | None:
     """
     found = [None if age is None else JobMinute(worked=1, oldest_seconds=age) for age in lag]
     return health_of(found, {"keeps_up": said}).keeps_up
+
+
+def _begins_with(slots: Sequence[Any], found: Sequence[Any]) -> bool:
+    """Say whether a job's figures are as old as the ledger's, a minute more or less."""
+    first, of_job = (
+        next((number for number, each in enumerate(some) if each is not None), len(some))
+        for some in (slots, found)
+    )
+    return of_job <= first + 1
 
 
 def _has_just_started(
@@ -629,8 +643,8 @@ def _cache(figures: Mapping[str, float]) -> CacheMinute:
 class OwnMinutes:
     """This process's own minutes, for a dashboard without a ledger.
 
-    It turns a recruiter's figures, which only grow, into figures of each minute, from its first
-    call on.
+    The object turns a recruiter's figures, which only grow, into figures of each minute, from its
+    first call on.
 
     Arguments:
         now: the time of day, in seconds since the epoch.

@@ -1,18 +1,32 @@
-"""The present state of a fleet, from its processes' own reports, and what to do next about it.
+"""The state of a fleet, its last events, what to do next, and why a ledger has no new figures.
 
-No command is sent. The steps are one table for `status`, `explain` and the page; each is one
-clause, and names the section of docs/runbook.md where there is one.
+The state comes from the processes' own reports, without a command. The steps are one table for
+`status`, `explain` and the page; each is one clause, and names the section of docs/runbook.md where
+there is one. Events are rows of a table, and marks on the charts. `Refusals` asks a server whether
+it is full, or refuses the reports of a user.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from redis.exceptions import NoPermissionError
 
 from workstealing.clock import roughly
-from workstealing.metrics.minutes import Away, Process
+from workstealing.dashboard.watched import short_id
+from workstealing.metrics.events import EMPTIED, FAULTS, FleetEvent
+from workstealing.metrics.ledger import Ledger
+from workstealing.metrics.minutes import Away, Process, ledger_names, text
 from workstealing.metrics.watching import is_stuck
+from workstealing.recruiting import Recruiter
+from workstealing.recruiting.breakers import server_name
+from workstealing.safe_text import visible
+from workstealing.store.fleet import one_server
+from workstealing.store.job_client import job_client_of
 
 AWAY_SECONDS = 10.0
 AWAY_FAULTS = 3
@@ -50,6 +64,25 @@ DENIALS = frozenset({"NoPermissionError", "AuthenticationError"})
 def then(kind: str) -> str:
     """Return the end of an alarm's sentence: what to do next."""
     return f"; next: {STEPS[kind]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a ledger's server takes no reports, as far as it says.
+
+    Fields: known: a sentence, None: it gives no reason; unasked: the questions that it did not
+    answer, each with its error, or "".
+    """
+
+    known: str | None = None
+    unasked: str = ""
+
+    @property
+    def unknown(self) -> str:
+        """Say that the server could not be asked, and why; "" if it has answered."""
+        if not self.unasked:
+            return ""
+        return f"whether the ledger's server refuses reports is not known: {self.unasked}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +289,27 @@ def time_of_day(epoch: float) -> str:
         return "an unknown time"
 
 
+_HOUR = 3600.0
+
+
+def emptied(events: Iterable[FleetEvent], began: float | None, now: float) -> str | None:
+    """Say that the ledger was emptied in the last hour, and since when it has figures.
+
+    Arguments:
+        events: the newest first.
+        began: the oldest minute that has figures, None: none has.
+        now: both in seconds since the epoch.
+
+    Returns: None if it was not emptied, or has no figures.
+    """
+    at = next((each.at for each in events if each.kind == EMPTIED), None)
+    if at is None or began is None or now - at > _HOUR:
+        return None
+    # The event is told by the report that brings the first figures, within its minute.
+    since = "then" if began <= at + 60.0 else time_of_day(began)
+    return f"the ledger was emptied at {time_of_day(at)}, and has figures since {since}"
+
+
 def few(names: Sequence[str]) -> str:
     """Return a list for people: eight names at most, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -269,8 +323,10 @@ def jobs_of(jobs: Sequence[str]) -> str:
     return f"; {'its job rests' if len(jobs) == 1 else 'its jobs rest'}: {few(jobs)}"
 
 
-SILENCE = f"; they were killed, hang or have no way to the ledger{then(SILENT)}"
-"""The end of a sentence about silent processes, where nobody knows why they are."""
+def unexplained(why: Why) -> str:
+    """Return the end of a sentence about silent processes, where nobody knows why they are."""
+    unknown = f"; {why.unknown}" if why.unknown else ""
+    return f"; they were killed, hang or have no way to the ledger{unknown}{then(SILENT)}"
 
 
 def merged(
@@ -299,3 +355,174 @@ def merged(
     for server, (error, parts) in left.items():
         needs = f"; nothing is known of {few(parts)}" if parts else ""
         yield f"{server} does not answer ({error}){needs}{then(AWAY)}"
+
+
+def server_of_client(client: Any) -> str | None:
+    """Return the address of a client's server, as breakers name it; None: it cannot be told."""
+    with contextlib.suppress(Exception):
+        return server_name(job_client_of(one_server(client, "a ledger")).identity)
+    return None
+
+
+class Refusals:
+    """Says why a server refuses a ledger's reports, as often as it is asked.
+
+    Arguments:
+        client: of the ledger's server.
+        name: of the ledger.
+    """
+
+    def __init__(self, client: Any, name: str = "default") -> None:
+        self._client, self._name = client, name
+        # The errors of questions that the user may not ask: a refused one stands in the server's
+        # log of refusals, so it is asked once.
+        self._denied: dict[str, str] = {}
+
+    def __call__(self) -> Why:
+        """Return the reason, and the questions without an answer. Two round trips, no write.
+
+        A server that is full answers reads as before, and so does one that refuses the reports of
+        another user.
+        """
+        unasked: dict[str, str] = {}
+        questions = {"INFO": self._fullness, "ACL LOG": self._denial}
+        for question, ask in questions.items():
+            try:
+                known = None if question in self._denied else ask()
+            except NoPermissionError as error:
+                self._denied[question] = type(error).__name__
+            except Exception as error:  # noqa: BLE001 - whatever a server says; it is told
+                unasked[question] = type(error).__name__
+            else:
+                if known is not None:
+                    return Why(known)
+        unasked |= self._denied
+        return Why(
+            None, ", ".join(f"{each}: {unasked[each]}" for each in questions if each in unasked)
+        )
+
+    def _fullness(self) -> str | None:
+        memory = self._client.info("memory")
+        used, most = int(memory["used_memory"]), int(memory["maxmemory"])
+        policy = text(memory["maxmemory_policy"])
+        if most and used >= most and policy == "noeviction":
+            return (
+                f"the server{self._at()} is full ({used:,} of {most:,} bytes, {policy}) and refuses"
+                f" reports: OutOfMemory{then(FULL)}"
+            )
+        return None
+
+    def _denial(self) -> str | None:
+        entries = map(_plain, self._client.acl_log())
+        mine = [each for each in entries if _is_of(each, self._name)]
+        if not mine:
+            return None
+        newest = min(mine, key=lambda each: float(each["age-seconds"]))
+        host = newest["client-info"].get("addr", "").rpartition(":")[0]
+        to = f", to {host}" if host else ""
+        return (
+            f"the server{self._at()} refuses keys of this ledger to the user {newest['username']},"
+            f" last {roughly(float(newest['age-seconds']))} ago{to}{then(DENIED)}"
+        )
+
+    def _at(self) -> str:
+        address = server_of_client(self._client)
+        return "" if address is None else f" {address}"
+
+
+_LATELY_SECONDS = 60.0
+
+
+def _plain(entry: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return an entry of the log of refusals as text, and its client's facts by name."""
+    said: dict[str, Any] = {}
+    for name, value in entry.items():
+        said[text(name)] = (
+            {text(each): text(fact) for each, fact in value.items()}
+            if isinstance(value, Mapping)
+            else text(value)
+        )
+    return said
+
+
+def _is_of(entry: Mapping[str, Any], name: str) -> bool:
+    is_late = float(entry["age-seconds"]) > _LATELY_SECONDS
+    return (
+        not is_late
+        and entry["reason"] == "key"
+        and any(each in entry["object"] for each in ledger_names(name))
+    )
+
+
+def own_refusals(recruiter: Recruiter) -> list[str]:
+    """Return a sentence for each ledger to which this process's own reports do not get through."""
+    said = []
+    for hook in recruiter.hooks():
+        if isinstance(hook, Ledger) and (failing := hook.failing()) is not None:
+            error, seconds = failing
+            said.append(
+                f"this process's reports to the ledger {hook.name!r} are refused: {error}, for"
+                f" {roughly(seconds)}"
+            )
+    return said
+
+
+SHOWN_SECONDS = 86_400.0
+"""Older events are left to `workstealing events`."""
+MOST_SHOWN = 50
+_MOST_MARKS = 30
+_LONGEST = 300
+
+
+def event_rows(events: Sequence[FleetEvent], now: float) -> dict[str, Any]:
+    """Return the table of the last day's events, the newest first.
+
+    Arguments:
+        events: the newest first.
+        now: in seconds since the epoch, by the server's clock.
+    """
+    recent = [each for each in events if now - each.at <= SHOWN_SECONDS]
+    more = f"; the newest {MOST_SHOWN} shown" if len(recent) > MOST_SHOWN else ""
+    return {
+        "text": f"{len(recent):,} in the last day{more}",
+        "rows": [
+            {
+                "id": short_id(f"{each.kind} {each.subject} {each.first}"),
+                "ago": f"{roughly(max(0.0, now - each.at))} ago",
+                "said": visible(each.sentence, _LONGEST),
+                "where": visible(where(each), _LONGEST),
+                "bad": each.kind in FAULTS,
+            }
+            for each in recent[:MOST_SHOWN]
+        ],
+    }
+
+
+def where(event: FleetEvent) -> str:
+    """Return who did it, if somebody did, and on which hosts it was told."""
+    hosts = ", ".join(event.hosts) or "an unknown host"
+    return f"{event.user} on {hosts}" if event.user else hosts
+
+
+def event_marks(events: Sequence[FleetEvent], times: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the events in the time of the charts, the newest ones, as marks on them.
+
+    Arguments:
+        events: the newest first.
+        times: the beginnings of the charts' minutes, ascending.
+    """
+    first = times[0] if times else 0
+    return [
+        {"at": each.at, "said": visible(each.sentence, 120), "bad": each.kind in FAULTS}
+        for each in events
+        if each.at >= first
+    ][:_MOST_MARKS]
+
+
+def newest_of(job: str, events: Sequence[FleetEvent], now: float) -> str:
+    """Return the newest event of a job within the last day in a few words; "": there is none."""
+    for each in events:
+        if each.subject == job and now - each.at <= SHOWN_SECONDS:
+            ago = roughly(max(0.0, now - each.at))
+            return f"{ago} ago: {each.sentence}, told by {where(each)}"
+    return ""

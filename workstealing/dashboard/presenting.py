@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from workstealing.clock import UNKNOWN, spell
 from workstealing.dashboard.alarms import LONGEST_PROBLEM, Alarms, alarms_of
 from workstealing.dashboard.charts import HOUR_RANGE, RANGES, hour
-from workstealing.dashboard.event_log import event_rows, newest_of
 from workstealing.dashboard.figures import (
     OLD_SECONDS,
     ErrorFigures,
@@ -17,7 +16,7 @@ from workstealing.dashboard.figures import (
     MeasuredFigure,
     job_figures,
 )
-from workstealing.dashboard.fleet_state import few
+from workstealing.dashboard.fleet_state import event_rows, few, newest_of
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.minutes import CacheMinute
@@ -145,7 +144,7 @@ def page(
 ) -> dict[str, Any]:
     """Return the texts of a page, as plain data for JSON and for templates.
 
-    Its size is bounded, however many jobs, structures and dead items there are.
+    The page's size is bounded, however many jobs, structures and dead items there are.
 
     Arguments:
         name: the ledger's.

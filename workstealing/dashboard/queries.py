@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, roughly
-from workstealing.dashboard.event_log import where
 from workstealing.dashboard.figures import (
     JobFigures,
     covered_seconds,
@@ -28,13 +27,16 @@ from workstealing.dashboard.figures import (
 from workstealing.dashboard.fleet_state import (
     DENIALS,
     DENIED,
-    SILENCE,
     SILENT,
     FleetState,
+    Why,
+    emptied,
     fleet_state,
     merged,
     then,
     time_of_day,
+    unexplained,
+    where,
 )
 from workstealing.dashboard.watched import SetsAside, Watched, item_key, payload_text, weight
 from workstealing.errors import is_connection_fault
@@ -98,7 +100,7 @@ def list_dead(watched: Watched, most: int = MOST_LISTED) -> list[ListedItem]:
 def listed(box: SetsAside, most: int, most_bytes: int = _BYTES) -> list[Any]:
     """Return at most so many dead items, and fewer if they are large.
 
-    Their size is unknown beforehand, so it asks for a few first, and then for more.
+    The items' size is unknown beforehand, so the function asks for a few first, and then for more.
     """
     asked = min(_FIRST_ASKED, most)
     while True:
@@ -262,8 +264,7 @@ class Queries:
         processes: returns the ledger's processes, None: they are unknown.
         server_now: returns the time of the ledger's server, None: its clock is this machine's.
         where: the address of the ledger's server.
-        refusal: returns a sentence if the ledger refuses reports, asked about a fleet that is
-            silent.
+        refusal: returns why the ledger refuses reports, asked about a fleet that is silent.
         own_refusals: returns a sentence for each ledger that refuses this process's reports.
         events: returns the fleet's, the newest first.
         describe: returns a fault of the ledger's server in words, by default its class alone,
@@ -283,7 +284,7 @@ class Queries:
         processes: Callable[[], list[Process]] | None = None,
         server_now: Callable[[], float] | None = None,
         where: str | None = None,
-        refusal: Callable[[], str | None] = lambda: None,
+        refusal: Callable[[], Why] = Why,
         own_refusals: Callable[[], list[str]] = list,
         events: Callable[[], list[FleetEvent]] = list,
         describe: Callable[[Exception], str] = lambda error: type(error).__name__,
@@ -340,8 +341,10 @@ class Queries:
         heard = _heard(state, told) if is_fleet else None
         old = None if heard is None else self._old_seconds(state, told, heard)
         silence = state.silence()
-        emptied = self._emptied(heard, len(state.present), told)
+        gone = self._gone(heard, len(state.present), told)
         why = self._why(state, told, is_fleet=is_fleet)
+        written = (time for time, slot in zip(times, slots, strict=True) if slot is not None)
+        loss = emptied(told.events, next(written, None), now) if is_fleet else None
         local = stats["jobs"]
         jobs = [
             job_figures(
@@ -355,6 +358,7 @@ class Queries:
                 away=away.get(name),
                 unknown_since=None if old is None else roughly(old),
                 pause=_pause(name, told.events),
+                emptied=loss,
             )
             for name in names.values()
         ]
@@ -382,7 +386,7 @@ class Queries:
             reported=[*state.present, *state.silent],
             caches=total_of_caches([slot for slot in slots if slot is not None]),
             state=state,
-            warnings=[*emptied, *self._warnings(state, told, structures, old, why)],
+            warnings=[*gone, *self._warnings(state, told, structures, old, why)],
             heard=heard,
             old_seconds=old,
             fault=told.fault,
@@ -390,10 +394,10 @@ class Queries:
             events=told.events,
             slots=slots,
             is_away=told.is_away,
-            notes=[] if why is not None or silence is None else [f"{silence}{SILENCE}"],
+            notes=[*_notes(why, silence, is_fleet=is_fleet), *([] if loss is None else [loss])],
         )
 
-    def _emptied(self, heard: float | None, count: int, told: _Told) -> list[str]:
+    def _gone(self, heard: float | None, count: int, told: _Told) -> list[str]:
         """Return a sentence about a ledger that has lost its figures since the last look."""
         if heard is not None:
             if told.fault is None:
@@ -414,12 +418,11 @@ class Queries:
         )
         return [f"{said}{then(SILENT)}"]
 
-    def _why(self, state: FleetState, told: _Told, *, is_fleet: bool) -> str | None:
-        """Return why reports do not arrive, None: they do, or nobody knows."""
+    def _why(self, state: FleetState, told: _Told, *, is_fleet: bool) -> Why:
+        """Return why reports do not arrive, as far as the server says; nothing where they do."""
         if told.fault is not None or (is_fleet and not state.silent):
-            return None
-        found: str | None = _answer(self._refusal, None, "the ledger's refusals", [])
-        return found
+            return Why()
+        return self._refusal()
 
     def _ask_ledger(self, troubles: list[str]) -> _Told:
         """Ask the ledger; of a part that does not answer, return the last answer."""
@@ -480,7 +483,7 @@ class Queries:
         told: _Told,
         structures: list[StructureFigures],
         old: float | None,
-        why: str | None,
+        why: Why,
     ) -> list[str]:
         """Return sentences about the whole, one for each cause."""
         here: dict[str, tuple[str, list[str]]] = {}
@@ -509,9 +512,9 @@ class Queries:
                 f"the fleet is silent: {them} not reported for {roughly(old)}, since"
                 f" {time_of_day(state.reported)}{_reason(why)}"
             )
-        elif why is not None:
+        elif why.known is not None:
             silence = state.silence() or "no process has reported to the ledger"
-            said.append(f"{silence}: {why}")
+            said.append(f"{silence}: {why.known}")
         if told.fault is None:
             said += self._own_refusals()
         return said
@@ -562,11 +565,19 @@ def _heard(state: FleetState, told: _Told) -> float:
     return min(told.answered, max(written) + 60.0) if written else told.answered
 
 
-def _reason(why: str | None) -> str:
-    if why is not None:
-        return f": {why}"
+def _reason(why: Why) -> str:
+    if why.known is not None:
+        return f": {why.known}"
     told = ". They have been killed, have no way to the server, or are refused: their logs say it"
-    return f"{told}{then(SILENT)}"
+    unknown = f"; {why.unknown}" if why.unknown else ""
+    return f"{told}{unknown}{then(SILENT)}"
+
+
+def _notes(why: Why, silence: str | None, *, is_fleet: bool) -> list[str]:
+    """Return sentences that need nobody's attention."""
+    if why.known is None and silence is not None:
+        return [f"{silence}{unexplained(why)}"]
+    return [why.unknown] if why.unknown and not is_fleet else []
 
 
 def _pause(job: str, events: list[FleetEvent]) -> str:

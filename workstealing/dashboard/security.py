@@ -9,9 +9,9 @@ There are three states:
 
 Guesses of a token are limited. A trial is a login, a token in a header, or a session's cookie that
 is new here, because the cookie's key comes from the token. Each trial takes a part of two
-allowances, one of its address and one of all addresses. Both fill up again with time, and a right
-token gets its part back. If the allowance of all is used up, an address without a known wrong token
-still has one trial, so that no stranger locks the admin out.
+allowances, one of its address and one of all addresses. The allowances fill up again with time, and
+a right token gets its part back. If the allowance of all is used up, an address without a known
+wrong token still has one trial, so that no stranger locks the admin out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The pages: a Flask blueprint over the queries, behind the guard, and the pages' event streams.
 
-A stream sends a page's data again and again until it has lasted long enough. It holds a thread of
-the web server meanwhile, so the number of a process's streams and the length of each are limited.
-The browser comes back by itself. In a worker with one thread a stream ends after its first event,
-and the browser asks again a little later.
+A stream sends a page's data again and again until it has lasted long enough. The stream holds a
+thread of the web server meanwhile, so the number of a process's streams and the length of each are
+limited. The browser comes back by itself. In a worker with one thread a stream ends after its first
+event, and the browser asks again a little later.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from workstealing.clock import seconds_of
 from workstealing.dashboard.alarms import with_links
 from workstealing.dashboard.charts import RANGES, TEXT_HEADINGS, Charts
 from workstealing.dashboard.figures import OwnMinutes
+from workstealing.dashboard.fleet_state import Refusals, own_refusals, server_of_client
 from workstealing.dashboard.presenting import (
     CACHE_HEADINGS,
     JOB_HEADINGS,
@@ -33,7 +34,6 @@ from workstealing.dashboard.presenting import (
     selection_of,
 )
 from workstealing.dashboard.queries import Queries
-from workstealing.dashboard.refusals import Refusals, own_refusals, server_of_client
 from workstealing.dashboard.security import (
     HEADERS,
     SESSION_SECONDS,

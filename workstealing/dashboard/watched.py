@@ -252,7 +252,8 @@ _JOBS_WITHOUT_SETTINGS: dict[str, Callable[[Any], Job]] = {
 def payload_text(payload: Any) -> str:
     """Return a payload as `visible` text: fields as `name=value, ...`, and the size if it is cut.
 
-    It reads no more of the payload than it shows. A value without a text is named by its type.
+    The function reads no more of the payload than it shows. A value without a text is named by its
+    type.
     """
     if payload is None:
         return ""

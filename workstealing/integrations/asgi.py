@@ -1,9 +1,9 @@
 """ASGI middleware: a request enlists at most once, after its response has gone out.
 
-It serves Starlette, FastAPI and every other ASGI application, and needs none of them. A request is
-over after the last part of its response, when the application has returned and its background tasks
-have ended. The draw runs on the event loop and costs as much as any enlist. A slice runs in a
-thread of the loop's default executor, so the loop goes on and no client waits.
+The middleware serves Starlette, FastAPI and every other ASGI application, and needs none of them. A
+request is over after the last part of its response, when the application has returned and its
+background tasks have ended. The draw runs on the event loop and costs as much as any enlist. A
+slice runs in a thread of the loop's default executor, so the loop goes on and no client waits.
 
 A request does not enlist if the application raises an exception, is cancelled, or returns before
 the end of its response. (Some servers tell the application by an exception that the client has

@@ -29,20 +29,20 @@ from workstealing.recruiting.recruiter import default_recruiter
 from workstealing.store.fleet import Fleet
 from workstealing.store.job_client import HostCall, is_cluster, may_ask
 from workstealing.structures.volatile_hashes import VolatileHashes
-from workstealing.structures.volatile_hashes.cached_policy import Policy
+from workstealing.structures.volatile_hashes.cached_policy import (
+    PICKLE,
+    Policy,
+    Serializer,
+    StoredForm,
+    checked_serializer,
+)
 from workstealing.structures.volatile_hashes.cached_results import breaker_of
 from workstealing.structures.volatile_hashes.caching import CachedFunction
-from workstealing.structures.volatile_hashes.own_commands import (
+from workstealing.structures.volatile_hashes.surface import (
     COUNT_EXISTING,
     FORGET,
     MOVE_FIELD,
     STORE,
-)
-from workstealing.structures.volatile_hashes.serializers import (
-    PICKLE,
-    Serializer,
-    StoredForm,
-    checked_serializer,
 )
 
 T = TypeVar("T")

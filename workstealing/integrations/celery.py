@@ -4,9 +4,10 @@
     WorkStealing(app, recruiter)
 
 After a task: the process and thread of the task enlist when its result is stored, by the signal
-task_postrun. That is a child of the prefork pool, or the worker itself in the solo pool. A task
-does not enlist if it failed, will be tried again, was ignored or rejected, or was called eagerly.
-Neither does one with less than a second left of its time limits: a slice never makes a task late.
+task_postrun. This process is a child of the prefork pool, or the worker itself in the solo pool. A
+task does not enlist if it failed, will be tried again, was ignored or rejected, or was called
+eagerly. A task with less than a second left of its time limits does not enlist either: a slice
+never makes a task late.
 
 While idle: the worker's main process enlists, by its own timer, as long as no task is reserved. An
 idle prefork child waits for its pipe and cannot enlist.
@@ -64,11 +65,10 @@ class WorkStealing:
 
     A task decorated with `Recruiter.enlists` (below `@app.task`) decides for itself instead.
 
-    Make it where the app is made, before its worker starts. It costs no message and no command. A
-    recruited child begins its next task after its slice, and a recruited idle worker takes its next
-    message after it.
-    Raises: ConfigurationError if this app has it already, or for a wrong duration; then nothing has
-    changed.
+    Make it where the app is made, before its worker starts. Making it costs no message and no
+    command. A recruited child begins its next task after its slice, and a recruited idle worker
+    takes its next message after it. Raises: ConfigurationError if this app has it already, or for a
+    wrong duration; then nothing has changed.
     """
 
     def __init__(

@@ -60,11 +60,11 @@ class SettingsError(ConfigurationError, ImproperlyConfigured):  # type: ignore[m
 class WorkStealingMiddleware:
     """A Django middleware: each request enlists after its response.
 
-    List it first, so it sees the final responses. It reads the setting WORKSTEALING, a dict:
-    RECRUITER, a Recruiter or its import path ("package.module:name"), by default the one behind
-    `workstealing.enlist`; WHEN, a function or its import path, which receives the HttpResponse, an
-    error page as well, and says whether this request enlists, by default each one does. A view
-    decorated with `Recruiter.enlists` decides for its own request instead.
+    List it first, so it sees the final responses. The middleware reads the setting WORKSTEALING, a
+    dict: RECRUITER, a Recruiter or its import path ("package.module:name"), by default the one
+    behind `workstealing.enlist`; WHEN, a function or its import path, which receives the
+    HttpResponse, an error page as well, and says whether this request enlists, by default each one
+    does. A view decorated with `Recruiter.enlists` decides for its own request instead.
 
     Inside another integration of this package, itself included, it does nothing: the outermost one
     enlists. Raises: SettingsError, when Django loads it.

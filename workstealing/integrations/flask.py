@@ -162,9 +162,9 @@ class _FlaskApplication:
 def _telling(app: flask.Flask) -> Callable[[flask.Response], flask.Response]:
     """Return a function that finishes a response like the app, and hands it to the request.
 
-    It runs after every after_request function, in any order of registration, so `when` sees the
-    final response, for example a 304 of such a function. The signal `request_finished` would serve
-    as well, at ten times the price.
+    The returned function runs after every after_request function, in any order of registration, so
+    `when` sees the final response, for example a 304 of such a function. The signal
+    `request_finished` would serve as well, at ten times the price.
     """
     finish = app.process_response
 

@@ -7,8 +7,8 @@
 
 The worker itself enlists, never the work horse. RQ forks a horse for each job and waits for its
 end, so a slice in it would cost a new connection and the worker's own time. The worker enlists
-after a job's end, by success or failure, when the result is stored. It does not enlist after a
-request to stop. Such a request during a slice ends the slice.
+after a job's end, by success or failure, when the result is stored. The worker does not enlist
+after a request to stop. Such a request during a slice ends the slice.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ clients wait for the slice all the same:
 The last two wait for one slice at most, 10 ms by a recruiter's default.
 
 A response ends by itself if it carries a Content-Length, if its status (204, 304) or its method
-(HEAD) allows no body, or if it is chunked. It is chunked if the request speaks HTTP/1.1, and the
-application has set Transfer-Encoding itself or the server is known to chunk (gunicorn, and gevent's
-pywsgi). Every other response is left alone.
+(HEAD) allows no body, or if it is chunked. A response is chunked if the request speaks HTTP/1.1,
+and the application has set Transfer-Encoding itself or the server is known to chunk (gunicorn, and
+gevent's pywsgi). Every other response is left alone.
 
 A file in the server's own `wsgi.file_wrapper` stays in it, so the server still sends it by
 sendfile. The enlist follows its `close` if the server calls that after the last byte (gunicorn).

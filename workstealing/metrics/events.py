@@ -1,7 +1,7 @@
 """The events of a fleet: who changed its settings, what came and went, and since when.
 
-They lie beside the ledger's minutes, in one stream, bounded in number and time. Processes that say
-the same within a minute share one event, which counts them and names some of their hosts.
+The events lie beside the ledger's minutes, in one stream, bounded in number and time. Processes
+that say the same within a minute share one event, which counts them and names some of their hosts.
 """
 
 from __future__ import annotations
@@ -219,9 +219,9 @@ def this_user() -> str:
 class EventTeller:
     """Tells of one process and its servers, as a companion of its ledger's reports.
 
-    Each report carries the events since the last one, with their ages. One that was not told is
-    told again, up to 50 of them; a process that could not hear whether it was told may count twice.
-    The ledger's thread alone uses it, but for `note`.
+    Each report carries the events since the last one, with their ages. An event that was not told
+    is told again, up to 50 of them; a process that could not hear whether it was told may count
+    twice. The ledger's thread alone uses it, but for `note`.
 
     Arguments:
         name: the ledger's.

@@ -193,9 +193,9 @@ class Gathering(Hooks, ABC, Generic[Batch]):
     """Hooks that only count, and a daemon thread of this process that sends the counts.
 
     A subclass counts into `self._batch` while it holds `self._lock`, and calls `_counted()` then.
-    It makes a batch (`_new_batch`) and sends one (`_deliver`). A forked child starts from zero,
-    with a thread and locks of its own. A process that ends in order sends its last counts, if the
-    subclass has reached its receiver before (`_has_reached`).
+    A subclass also makes a batch (`_new_batch`) and sends one (`_deliver`). A forked child starts
+    from zero, with a thread and locks of its own. A process that ends in order sends its last
+    counts, if the subclass has reached its receiver before (`_has_reached`).
 
     Arguments:
         receiver: its name in the log.
@@ -384,7 +384,7 @@ _alive: weakref.WeakSet[Gathering[Any]] = weakref.WeakSet()
 def unsent(names: JobNames, teller: Gathering[Any] | None = None) -> dict[str, float]:
     """Return the receivers of counts, such as a ledger, and for how long each has taken none.
 
-    One that no counts were sent to is absent.
+    A receiver that no counts were sent to is absent.
 
     Arguments:
         names: those that are told apart; the others are one.

@@ -302,7 +302,7 @@ def field_of(figure: str, job: str) -> str:
 def cache_field(figure: str, cache: str) -> str:
     """Return the field of one figure of a cache.
 
-    It has no colon: a reader of an earlier release would take it for a job's.
+    The field has no colon: a reader of an earlier release would take one with a colon for a job's.
     """
     return f"{_CACHE}{figure}/{cache.replace(':', '.')}"
 

@@ -56,9 +56,9 @@ class PrometheusHooks(Hooks, Watcher):
     sent. The gauges are set as callers enlist, about once a second, and at each scrape of this
     process. While a slice does not end, a thread shows for how long. A shared scrape shows the
     newest backlog, oldest garbage and rate. The gauge "keeps up" is 1 only if all knowing processes
-    keep up, and +Inf if none knows any more. It shows the worst breaker and the longest durations.
-    Several hooks on one registry share its metrics. Labels are bounded: the first 100 jobs by name,
-    all others as "_other".
+    keep up, and +Inf if none knows any more. A shared scrape also shows the worst breaker and the
+    longest durations. Several hooks on one registry share its metrics. Labels are bounded: the
+    first 100 jobs by name, all others as "_other".
 
     Arguments:
         registry: it holds the metrics; by default prometheus_client's own.

@@ -1,4 +1,4 @@
-"""Settings for a whole fleet, in Redis. Its processes read them with each report."""
+"""Settings for a whole fleet, in Redis. All processes read them with each report."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ class SharedSettings:
     def set_rate(self, job: str, rate: float) -> None:
         """Give a job one rate in every process.
 
-        A process whose other jobs leave no room for it keeps its own rate. It logs the refusal and
-        reports it to the ledger (`JobMinute.refused`), for pages and `status`.
+        A process whose other jobs leave no room for it keeps its own rate. Such a process logs the
+        refusal and reports it to the ledger (`JobMinute.refused`), for pages and `status`.
 
         Arguments:
             job: its name.

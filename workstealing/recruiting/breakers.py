@@ -83,8 +83,8 @@ class Breaker:
         seconds: the mean length of the longest period.
         random: it draws the jitter.
 
-    It is not the lottery's random, because tests script that one. Attribute: outage, None: closed,
-    and a call needs to know no more.
+    The breaker's random is not the lottery's, because tests script the lottery's. Attribute:
+    outage, None: closed, and a call needs to know no more.
     """
 
     __slots__ = (
@@ -240,7 +240,8 @@ def server_name(server: Hashable) -> str:
 class Breakers:
     """The breakers of one recruiter, by dependency; each lives while a job knows it.
 
-    Those of servers are the process's own. A recruiter with another clock shares none.
+    The breakers of servers are shared by the whole process. A recruiter with another clock shares
+    none.
 
     Arguments:
         seconds: as of `Breaker`.

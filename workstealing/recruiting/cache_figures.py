@@ -213,9 +213,9 @@ if hasattr(os, "register_at_fork"):
 def cache_stats() -> dict[str, CacheStats]:
     """Return the figures of this process's caches, by the name of function or namespace.
 
-    They are those of `cached` functions and of the backends for Django and Flask-Caching, since the
-    start or the fork of the process; a cache that nobody has called is absent. The first hundred
-    have their own names, all others are "_other". No round trip.
+    The figures are those of `cached` functions and of the backends for Django and Flask-Caching,
+    since the start or the fork of the process; a cache that nobody has called is absent. The first
+    hundred have their own names, all others are "_other". No round trip.
     """
     return CACHES.stats()
 

@@ -5,7 +5,7 @@ A web integration sets `current` for the length of one request. A handler decora
 The integration closes the deferral after the last byte. Code without an integration finds None.
 
 Nearly every request is dismissed. So an integration that holds a whole response draws at once, by
-`draw_now`. It puts nothing around the response unless this request is recruited.
+`draw_now`. Such an integration puts nothing around the response unless this request is recruited.
 
 This module knows no framework and no protocol. The integration knows its responses, and the moment
 when one has gone out.
@@ -29,8 +29,8 @@ When = Callable[[Any], object]
 class Enlister(Protocol):
     """A Recruiter, or an object of the user's own with the same method.
 
-    A Recruiter also has `draw`. It returns None for a dismissed caller, or a `Recruit`, whose slice
-    can wait until the response has gone out.
+    A Recruiter also has `draw`, which returns None for a dismissed caller, or a `Recruit`, whose
+    slice can wait until the response has gone out.
     """
 
     def enlist(self) -> object:
@@ -152,8 +152,8 @@ class Deferral:
     def respond(self, response: object) -> None:
         """Take the response, and ask the governing `when` about it.
 
-        It is asked now, while the framework still holds the request. A later respond() replaces an
-        earlier one, for example with an error page. The `when` of a later offer() is asked at
+        `when` is asked now, while the framework still holds the request. A later respond() replaces
+        an earlier one, for example with an error page. The `when` of a later offer() is asked at
         close().
         """
         if self.closed:

@@ -1,9 +1,9 @@
 """The hot path: a countdown in C dismisses callers, and whole blocks of them are counted.
 
-A block is a C iterator that yields DISMISSED a fixed number of times. Its size less the rest in it
-is the number of callers that it has dismissed. So the hot path counts nothing, and no interleaving
-of threads loses a count: each caller takes an item of a block, or the slow path under the
-recruiter's lock. The draw is made ahead.
+A block is a C iterator that yields DISMISSED a fixed number of times. A block's size less the rest
+in it is the number of callers that it has dismissed. So the hot path counts nothing, and no
+interleaving of threads loses a count: each caller takes an item of a block, or the slow path under
+the recruiter's lock. The draw is made ahead.
 """
 
 from __future__ import annotations
@@ -283,8 +283,8 @@ class Enlisting:
     def _lately(self, now: float) -> tuple[int, float | None]:
         """Return how many enlisted at most in so many seconds, None: unknown. The lock is held.
 
-        Only the slow path looks at the clock. It reports once a second, so its last look lies
-        before the next report is due.
+        Only the slow path looks at the clock. The slow path reports once a second, so its last look
+        lies before the next report is due.
         """
         taken = self._blocks.taken(self._countdown)
         return (0, None) if taken is None else (taken, max(0.0, now - self._report_due))

@@ -58,8 +58,8 @@ class FaultLog:
         clock: it measures the minute.
         timeouts: the host's own, which pass through while this logs.
 
-    The lines go to the logger `workstealing` at level ERROR. They have a traceback, except for this
-    package's own errors and for a server out of reach, which explain themselves.
+    The lines go to the logger `workstealing` at level ERROR. The lines have a traceback, except for
+    this package's own errors and for a server out of reach, which explain themselves.
     """
 
     __slots__ = ("_clock", "_lock", "_silent", "_timeouts")

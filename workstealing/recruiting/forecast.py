@@ -178,7 +178,7 @@ def choose_rate(
     """Return the lowest rate at which slices remove a share of all items within a lag.
 
     The rate also leaves a reserve: slices are used to `highest_utilisation` at most. It is not
-    rounded. It is above 1 if the traffic is too small.
+    rounded. The rate is above 1 if the traffic is too small.
 
     Arguments:
         traffic: as of `forecast`.

@@ -1,8 +1,8 @@
 """The health of jobs: whether a job keeps up and why not. No I/O.
 
 One rule says whether a job keeps up, for a process and for a fleet. A process has its own slices, a
-page has the minutes of a ledger. Both sum their figures up in spans of time, the oldest first, and
-ask `assess`. A `Tally` keeps the spans of one process.
+page has the minutes of a ledger. The process and the page sum their figures up in spans of time,
+the oldest first, and ask `assess`. A `Tally` keeps the spans of one process.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ def assess(
 ) -> Health:
     """Say whether a job keeps up with its garbage, and why not.
 
-    It does not if its slices have no result, or if its garbage is older than the limit or keeps
-    growing older. The answer is unknown until slices have run for five minutes, and as soon as no
-    slice has run for a quarter of an hour. It is also unknown if the last age was too old and was
-    read a quarter of an hour ago.
+    A job does not keep up if its slices have no result, or if its garbage is older than the limit
+    or keeps growing older. The answer is unknown until slices have run for five minutes, and as
+    soon as no slice has run for a quarter of an hour. The answer is also unknown if the last age
+    was too old and was read a quarter of an hour ago.
 
     Arguments:
         spans: the oldest first.

@@ -61,7 +61,7 @@ class Job(abc.ABC):
     """A named piece of maintenance; each recruit does one slice of it.
 
     A subclass sets `name` (not empty, one per recruiter), may set `limit` and `dependency`, and
-    writes `perform`. None of them may change while the job is installed.
+    writes `perform`. None of these may change while the job is installed.
     """
 
     name: str
@@ -138,20 +138,47 @@ class Job(abc.ABC):
         """
         return self.backlog(seconds=seconds_of(seconds, "seconds"))
 
+    def _keep_clean(
+        self,
+        *structures: Any,
+        limit: int,
+        name: str | None,
+        default: str,
+        dry_run: bool | None = None,
+    ) -> None:
+        """Set what a job of this package's structures has: for the constructors of these jobs.
+
+        The job's dependency is the server of the first structure.
+
+        Arguments:
+            limit: as the user gave it.
+            name: as the user gave it, None: the default.
+            default: the job's name, then.
+            dry_run: as the user gave it, None: the job has no dry run.
+
+        Raises: ConfigurationError for a wrong limit.
+        """
+        self.structures = structures
+        self.limit = checked_limit(limit)
+        self.name = default if name is None else name
+        self.dry_run = dry_run
+        self.dependency = structures[0].job_client.identity
+
     def warm_up(self) -> None:  # noqa: B027 - most jobs have nothing to prepare
         """Prepare for the first slice without a server; by default, do nothing.
 
-        `Recruiter.install` calls it once. It imports modules, reads files and builds tables, which
-        would take a first slice of some milliseconds all its time. It connects to no server. A
-        forked child keeps its parent's preparations, so nobody calls it again there. Errors of it
-        are logged, and the job is installed nevertheless.
+        `Recruiter.install` calls it once. A job's own `warm_up` imports modules, reads files and
+        builds tables, which would take a first slice of some milliseconds all its time. It connects
+        to no server. A forked child keeps its parent's preparations, so nobody calls it again
+        there. Errors of it are logged, and the job is installed nevertheless.
         """
 
 
 class PartJob(Job):
     """A job for one part of a divided job's keyspace; it knows when the part is drained.
 
-    It keeps its place from slice to slice, so one process works through the part with one object.
+    The part's job keeps its place from slice to slice, so one process works through the part with
+    one object.
     """
 
     @property

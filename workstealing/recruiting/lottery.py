@@ -132,7 +132,7 @@ def highest(rate: float | Adaptive) -> float:
 
 
 class Draw:
-    """The jobs' rates at one moment, ready for draws. It never changes; O(log jobs) a draw."""
+    """The jobs' rates at one moment, ready for draws. A `Draw` never changes. O(log jobs)."""
 
     __slots__ = ("_bounds", "_jobs", "_rate")
 

@@ -322,8 +322,8 @@ class Recruiter(Enlisting):
     ) -> Outcome:
         """Let this caller do one slice of a job, without a draw; its outcome counts.
 
-        This is for command lines and pages for administrators. A pause, an open breaker and another
-        slice of this process hold it back (SKIPPED); WORKSTEALING_DISABLED does not.
+        The method is for command lines and pages for administrators. A pause, an open breaker and
+        another slice of this process hold it back (SKIPPED); WORKSTEALING_DISABLED does not.
 
         Arguments:
             limit: of this slice, by default the job's own.
@@ -496,9 +496,9 @@ class Recruiter(Enlisting):
         Arguments:
             when: a function that takes the result and says whether to enlist.
 
-        It gets None from an asynchronous generator, and the response object in a web integration.
-        An error of `when` is logged once a minute and counts as no. Raises: ConfigurationError if
-        the function is no function.
+        `when` gets None from an asynchronous generator, and the response object in a web
+        integration. An error of `when` is logged once a minute and counts as no. Raises:
+        ConfigurationError if the function is no function.
         """
         if function is not None:
             return enlisting(self, function, when)

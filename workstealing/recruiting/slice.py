@@ -85,7 +85,7 @@ def seconds_for(round_trip: float) -> float:
 def longest_for(seconds: float) -> float:
     """Return the longest that slices of so many seconds become by default: ten times as long.
 
-    It is a quarter of a second at most, or their own length if that is more.
+    The result is a quarter of a second at most, or the slices' own length if that is more.
     """
     return max(seconds, min(_LONGER * seconds, _LONGEST_SECONDS))
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from workstealing.doors import light_door
 
 if TYPE_CHECKING:
-    from workstealing.spark.epilogue import enlist_batch, enlisting
-    from workstealing.spark.installing import install
+    from workstealing.spark.installing import accumulated, install, recruits
     from workstealing.spark.listening import listen
     from workstealing.spark.reconciling import reconcile
     from workstealing.spark.sources import register
     from workstealing.spark.sweeping import sweep
-    from workstealing.spark.totals import accumulated, recruits
+    from workstealing.spark.workers import enlist_batch, enlisting
 
 __all__ = [
     "accumulated",
@@ -35,13 +34,12 @@ if not TYPE_CHECKING:
     _load, __dir__ = light_door(
         __name__,
         {
-            "workstealing.spark.epilogue": "enlist_batch enlisting",
-            "workstealing.spark.installing": "install",
+            "workstealing.spark.workers": "enlist_batch enlisting",
+            "workstealing.spark.installing": "accumulated install recruits",
             "workstealing.spark.listening": "listen",
             "workstealing.spark.reconciling": "reconcile",
             "workstealing.spark.sources": "register",
             "workstealing.spark.sweeping": "sweep",
-            "workstealing.spark.totals": "accumulated recruits",
         },
     )
 

@@ -32,9 +32,9 @@ def counters_key(application: str) -> bytes:
 class RecruitCounters(Gathering[Counts]):
     """Adds a recruiter's counts to the application's hash, by a thread of its own.
 
-    They go out when the interval is over or when 1,000 enlists wait, but at most once a second. The
-    thread looks at the recruiter itself, so that a dismissed caller pays for nothing but a look at
-    `is_quiet`; after an interval without an enlist it sleeps until it is roused.
+    The counts go out when the interval is over or when 1,000 enlists wait, but at most once a
+    second. The thread looks at the recruiter itself, so that a dismissed caller pays for nothing
+    but a look at `is_quiet`; after an interval without an enlist it sleeps until it is roused.
 
     A send is one MULTI of HINCRBY and EXPIRE (7 days) in one round trip, by a one-attempt
     connection. Each count arrives at most once. Counts that certainly have not arrived are kept,

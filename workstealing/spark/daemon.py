@@ -33,7 +33,8 @@ def is_tested(version: str) -> bool:
 def hooked(run_task: Callable[[socket.socket, bool], int]) -> Callable[[socket.socket, bool], int]:
     """Return the daemon's function `worker`, which runs one task, with an enlist after it.
 
-    It is called in the worker, once for each task, and once more when an idle worker is to end.
+    The returned function is called in the worker, once for each task, and once more when an idle
+    worker is to end.
     """
 
     def worker(sock: socket.socket, authenticated: bool) -> int:

@@ -59,7 +59,7 @@ class QueryProxy:
         heard: told of each ending.
         is_own: it says whether a query's session is the one that is listened to.
 
-    The others are copies that streams make for their batches: an action inside `foreachBatch`
+    Other proxies are copies that streams make for their batches: an action inside `foreachBatch`
     enlists, but leaves no line, because the stream has its own.
     """
 
@@ -254,8 +254,8 @@ class StreamEar(StreamingQueryListener):
 class StageWatch:
     """Says which stages have ended since it was last asked.
 
-    It asks Spark's status tracker; a stage that began and ended between two questions is not seen.
-    A listener for stages would be called for each task too, in Python.
+    The watch asks Spark's status tracker; a stage that began and ended between two questions is not
+    seen. A listener for stages would be called for each task too, in Python.
 
     Arguments:
         spark: a classic session.

@@ -1,4 +1,4 @@
-"""install(): the driver says how executors build their recruiter."""
+"""The driver's part: install() says how executors build their recruiter, and totals what it did."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from pyspark.sql import SparkSession
 from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_seconds
-from workstealing.spark import daemon
-from workstealing.spark.counting import CountsParam
-from workstealing.spark.making import DEFAULT_CLIENT, checked_path
+from workstealing.spark import daemon, workers
+from workstealing.spark.counting import CountsParam, JobTotals, Recruits, recruits_of
+from workstealing.spark.making import DEFAULT_CLIENT, ClientSettings, checked_path
 from workstealing.spark.sessions import is_remote, will_be_remote
 from workstealing.spark.workers import VARIABLE, EpilogueSettings
 
 if TYPE_CHECKING:
-    # pyspark-client, for Spark Connect alone, has none.
     from pyspark import SparkContext
     from pyspark.accumulators import Accumulator
+    from pyspark.sql import SparkSession
+
 
 SparkOrBuilder = TypeVar("SparkOrBuilder", SparkSession, SparkSession.Builder)
 
@@ -209,3 +210,70 @@ def _has_stopped(installation: Installation) -> bool:
     context = installation.context
     # There is no public way to ask.
     return context is not None and context._jsc is None  # noqa: SLF001
+
+
+__all__ = ["JobTotals", "Recruits", "accumulated", "recruits"]
+
+
+def recruits(spark: SparkSession) -> Recruits:
+    """Return the totals of an application by the counters in Redis, failed tasks included.
+
+    A worker's counts arrive within the interval given to `install()`, 5 seconds by default; what it
+    had not sent when it was killed is missing.
+
+    Arguments:
+        spark: the session of install().
+
+    Raises: ConfigurationError when install() was not called, or with counters=None; redis-py's
+    errors. One round trip.
+    """
+    installation = _installed_for(spark)
+    path = installation.settings.counters
+    if path is None:
+        raise ConfigurationError(
+            "recruits() has no counters to read: install() was called with counters=None"
+        )
+    from workstealing.spark.counters import counters_key
+
+    # The driver's own recruits, by enlist_batch().
+    workers.flush()
+    client: Any = ClientSettings(path).connected()
+    found: dict[Any, Any] = client.hgetall(counters_key(installation.settings.application))
+    return recruits_of({_text(field): int(count) for field, count in found.items()})
+
+
+def accumulated(spark: SparkSession) -> Recruits:
+    """Return the totals of an application by Spark's accumulator: of successful tasks alone.
+
+    The accumulator is complete as soon as an action has ended, and needs no Redis; but failed
+    tasks, the hook of every_task=True, and the driver's own recruits are not in it, and a task that
+    Spark runs twice may be in it twice.
+
+    Arguments:
+        spark: the session of install().
+
+    Raises: ConfigurationError when install() was not called with accumulate=True. No round trip.
+    """
+    accumulator = _installed_for(spark).accumulator
+    if accumulator is None:
+        raise ConfigurationError(
+            "accumulated() has nothing to read: "
+            + (
+                "Spark Connect gives its clients no accumulators; use recruits()"
+                if is_remote(spark)
+                else "call install(spark, ..., accumulate=True)"
+            )
+        )
+    return recruits_of(accumulator.value)
+
+
+def _installed_for(spark: SparkSession) -> Installation:
+    installation = installed()
+    owner: object = installation.remote or installation.context
+    if owner is not None and owner is not (spark if is_remote(spark) else spark.sparkContext):
+        raise ConfigurationError("install() was called for another session than this one")
+    return installation
+
+
+def _text(field: bytes | str) -> str:
+    return field.decode(errors="backslashreplace") if isinstance(field, bytes) else field

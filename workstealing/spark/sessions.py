@@ -1,7 +1,8 @@
 """The two kinds of sessions: with a SparkContext in this process, and of Spark Connect.
 
-A client of Spark Connect has no SparkContext, no RDDs and no JVM. It sends plans to a server, which
-runs them. This module has the parts of a session that this package needs, for both kinds.
+A client of Spark Connect has no SparkContext, no RDDs and no JVM. Such a client sends plans to a
+server, which runs them. This module has the parts of a session that this package needs, for both
+kinds.
 """
 
 from __future__ import annotations

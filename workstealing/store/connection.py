@@ -1,8 +1,9 @@
 """A connection that makes one attempt: bounded in time, closed for good at the first fault.
 
-It is redis-py's own connection, with its packing, its parser and its TLS, but without the habits
-that would hold a host up. It never retries. Its handshake is AUTH and SELECT alone. It waits for no
-reply longer than the budget allows. It resolves names without blocking the caller.
+The connection is redis-py's own, with redis-py's packing, parser and TLS, but without the habits
+that would hold a host up. It never retries. The connection's handshake is AUTH and SELECT alone.
+The connection waits for no reply longer than the budget allows. It also resolves names without
+blocking the caller.
 """
 
 from __future__ import annotations

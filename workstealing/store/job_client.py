@@ -93,8 +93,8 @@ class JobClient:
         client: a redis.Redis, a redis.RedisCluster or an asyncio counterpart, whose settings
             (address, password, TLS, database) the job client uses.
 
-    The job client connects at its first use. It is safe under threads and after fork. Raises:
-    ConfigurationError for any other client, and for a client of Sentinel's replicas.
+    The job client connects at its first use. A job client is safe under threads and after fork.
+    Raises: ConfigurationError for any other client, and for a client of Sentinel's replicas.
     """
 
     def __init__(self, client: Any) -> None:
@@ -452,8 +452,8 @@ class JobClient:
         Arguments:
             families: how the names of the slice's scripts begin.
 
-        It loads the scripts and makes a connection object, because TLS has certificates to read. It
-        connects to nothing.
+        The call loads the scripts and makes a connection object, because TLS has certificates to
+        read. It connects to nothing.
         """
         for family in families:
             load_all(family)
@@ -596,8 +596,8 @@ def wrong_form(structure: Any, given: str) -> ConfigurationError:
 def may_ask(breaker: Breaker) -> bool:
     """Say whether a host's call may ask the server now; after a fault, one call at a time may.
 
-    It is for a call that may be left out. One that may not, such as an invalidation, only tells of
-    its success or fault, by `HostCall`.
+    Ask this before a call that may be left out. A call that may not be left out, such as an
+    invalidation, only tells of its success or fault, by `HostCall`.
     """
     return breaker.outage is None or breaker.admits(SERVER_BREAKERS.clock.monotonic())
 

@@ -73,9 +73,10 @@ def spread_tag(name: bytes, part: int) -> bytes:
         name: the structure's.
         part: its number, from 0.
 
-    The first part lies in the slot of the name. The others lie as far from each other as possible,
-    because the number's bits are reversed: no two share a slot, and any number of parts is spread
-    evenly over a cluster's nodes. The tags belong to the layout of every structure that uses them.
+    The first part lies in the slot of the name. The other parts lie as far from each other as
+    possible, because the number's bits are reversed: no two share a slot, and any number of parts
+    is spread evenly over a cluster's nodes. The tags belong to the layout of every structure that
+    uses them.
     """
     reversed_bits = int(f"{part:0{_SLOT_BITS}b}"[::-1], 2)
     return SLOT_TAGS[(key_slot(name) + reversed_bits) % SLOTS]

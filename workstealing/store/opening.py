@@ -91,7 +91,7 @@ class Tls:
 class Handshake(AbstractConnection):
     """Authenticates and selects the database in one round trip, and does nothing else.
 
-    It stands behind the application's own class, whose own handshake comes first.
+    This class is a base behind the application's own class, whose handshake comes first.
     """
 
     budget: Budget
@@ -184,8 +184,8 @@ class BoundedTcp(Connection):
 class SharedTls(SSLConnection):
     """Wraps a socket by the context that redis-py makes of the options, but makes it once.
 
-    Making it reads all certificates of the system, which takes some 20 ms. It is made anew when a
-    file that the options name has changed.
+    Making it reads all certificates of the system, which takes some 20 ms. The context is made anew
+    when a file that the options name has changed.
     """
 
     budget: Budget

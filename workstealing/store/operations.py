@@ -29,12 +29,17 @@ from typing import overload as _overload
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError, ResponseError
 
-from workstealing.store import uncached
 from workstealing.store.blocking import AsyncAsker, ask
 from workstealing.store.connection import as_layout_error, checked, spelled
 from workstealing.store.job_client import JobClient, is_cluster
-from workstealing.store.once import SentOnce, node_known, once_on_cluster, sending_once
 from workstealing.store.scripts import Script
+from workstealing.store.sending import (
+    SentOnce,
+    ask_uncached,
+    node_known,
+    once_on_cluster,
+    sending_once,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -240,7 +245,7 @@ def run(client: Any, operation: Operation) -> Any:
     if operation.once:
         return operation.read(_run_once(client, operation))
     if script is None:
-        return operation.read(uncached.ask(client, operation.args, operation.options))
+        return operation.read(ask_uncached(client, operation.args, operation.options))
     options = operation.options
     try:
         reply = client.execute_command(*operation.by_digest(), **options)
@@ -298,7 +303,7 @@ def send_step(client: Any, step: Any) -> Any:
     if isinstance(step, Operation):
         return run(client, step)
     if isinstance(step, tuple):
-        return uncached.ask(client, step, _NO_OPTIONS)
+        return ask_uncached(client, step, _NO_OPTIONS)
     if isinstance(step, RoundTrip):
         return step.send()
     if isinstance(step, Sleep):

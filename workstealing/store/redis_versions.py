@@ -2,6 +2,7 @@
 
 Every part is chosen once, when this module is imported, and by the feature, not by the version's
 number. Where redis-py has it, the names below are redis-py's own, and nothing stands in between.
+Below them are the methods of redis-py's on keys that several structures have.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import inspect
 import ssl
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from redis import cluster as clusters
 from redis import connection as connections
@@ -408,3 +409,63 @@ else:
     SSLConnection = _supplied(
         connections.SSLConnection, _LaterSslConnection, *(() if _has_context else ("_connect",))
     )
+
+
+# A type checker binds redis-py's methods to the object that they are taken from, and tells by
+# `_is_async_client` which replies are awaited.
+class _BlockingMethods(core.BasicKeyCommands, ScanCommands):
+    _is_async_client: Literal[False] = False
+
+
+class _AsyncMethods(core.AsyncBasicKeyCommands, AsyncScanCommands):
+    _is_async_client: Literal[True] = True
+
+
+# mypy takes this name for True. Where the stubs of types-redis hide redis-py's own types, it would
+# bind the methods to redis-py's class, and refuse them for a structure; those of an object it does
+# not.
+MYPY = False
+if MYPY:
+    BLOCKING: _BlockingMethods
+    AWAITED: _AsyncMethods
+else:
+    BLOCKING = _BlockingMethods
+    AWAITED = _AsyncMethods
+
+
+class BlockingLifetimes:
+    """redis-py's methods on the lifetime of a key, for structures that have but some of its others.
+
+    They end in `execute_command`, which the structure has.
+    """
+
+    # redis-py's protocol for its command classes requires both; no command uses the first.
+    _event_dispatcher: Any = None
+    _is_async_client: Literal[False] = False
+
+    expire = BLOCKING.expire
+    pexpire = BLOCKING.pexpire
+    expireat = BLOCKING.expireat
+    pexpireat = BLOCKING.pexpireat
+    expiretime = BLOCKING.expiretime
+    pexpiretime = BLOCKING.pexpiretime
+    ttl = BLOCKING.ttl
+    pttl = BLOCKING.pttl
+    persist = BLOCKING.persist
+
+
+class AsyncLifetimes:
+    """The same methods, awaited."""
+
+    _event_dispatcher: Any = None
+    _is_async_client: Literal[True] = True
+
+    expire = AWAITED.expire
+    pexpire = AWAITED.pexpire
+    expireat = AWAITED.expireat
+    pexpireat = AWAITED.pexpireat
+    expiretime = AWAITED.expiretime
+    pexpiretime = AWAITED.pexpiretime
+    ttl = AWAITED.ttl
+    pttl = AWAITED.pttl
+    persist = AWAITED.persist

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workstealing.jobs.key_walk import is_users_key
+from workstealing.jobs.shared.key_walk import is_users_key
 from workstealing.store.connection import Command
 
 UNKNOWN = "-"

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from workstealing.errors import ConfigurationError
-from workstealing.jobs.family_leftovers import KeysWithoutTtl
+from workstealing.jobs.family_leftovers import DeadTags, KeysWithoutTtl
 from workstealing.jobs.leftovers import Basis, Call, Leftovers
 from workstealing.jobs.leftovers.job import PAGES_A_SLICE
 from workstealing.jobs.leftovers.walk import KEYS_A_PAGE
-from workstealing.jobs.tag_set_leftovers import DeadTags
 from workstealing.recruiting.forecast import (
     HIGHEST_UTILISATION,
     choose_rate_at_random,
@@ -262,8 +261,8 @@ def _ttl_offer(
 ) -> Iterator[dict[str, Any]]:
     """Yield the offer to give the keys of a family a time to live, where many have none.
 
-    Nothing says that they are garbage, so the user must know. It is made for families of nobody
-    that is known alone: the programs that are known keep primary data and work without an end, or
+    Nothing says that they are garbage, so the user must know. The offer is made only for families
+    without a known owner: the programs that are known keep primary data and work without an end, or
     end their keys by themselves.
     """
     endless = family.endless.of_share(family.keys)

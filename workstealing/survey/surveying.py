@@ -20,10 +20,9 @@ from workstealing.store.connection import Command
 from workstealing.store.job_client import Node, job_client_of
 from workstealing.store.keys import to_bytes
 from workstealing.survey.families import Families, Family
-from workstealing.survey.garbage import Judges
+from workstealing.survey.garbage import Judges, further_rules
 from workstealing.survey.measuring import NESTED, SMALL_BYTES, Measurer, measuring
 from workstealing.survey.owners import OWN, PROOFS, KeyLayout, Owners, layout_of
-from workstealing.survey.rules import further_rules
 from workstealing.survey.scanning import BEGINNING, Reader, ServerFacts, refused
 from workstealing.survey.sizing import Finding
 

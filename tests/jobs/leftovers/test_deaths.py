@@ -20,9 +20,9 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.rules import Past, Replies
 from support.servers import RedisServer
 from workstealing.jobs import StreamLeftovers
+from workstealing.jobs.family_leftovers import DeadTags
 from workstealing.jobs.leftovers import Leftovers
 from workstealing.jobs.leftovers.undoing import undo
-from workstealing.jobs.tag_set_leftovers import DeadTags
 from workstealing.recruiting import Slice
 
 pytestmark = pytest.mark.real

@@ -22,8 +22,8 @@ from support.servers import AnyServer, RedisServer
 from workstealing import jobs
 from workstealing.errors import Aborted, ConfigurationError, Skipped
 from workstealing.jobs import StreamLeftovers
+from workstealing.jobs.family_leftovers import DeadTags, TagSetLeftovers
 from workstealing.jobs.leftovers import LIVE, Item, Leftovers, Verdicts, keys, look
-from workstealing.jobs.tag_set_leftovers import DeadTags, TagSetLeftovers
 from workstealing.recruiting import Slice
 
 pytestmark = [pytest.mark.contract, pytest.mark.real]

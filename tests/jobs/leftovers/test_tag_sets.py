@@ -15,8 +15,8 @@ from support.leftover_jobs import to_the_end
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.jobs import TagSetLeftovers
+from workstealing.jobs.family_leftovers import DeadTags
 from workstealing.jobs.leftovers import DECLARED, PROVED, Leftovers
-from workstealing.jobs.tag_set_leftovers import DeadTags
 from workstealing.testing import Counterexample, assert_safe, refute
 
 pytestmark = pytest.mark.real

@@ -15,7 +15,7 @@ from support.rules import Fields, Past
 from support.servers import AnyServer, RedisServer
 from workstealing.cli import main
 from workstealing.errors import Aborted, OutOfTime
-from workstealing.jobs.key_walk import KeyShare
+from workstealing.jobs.family_leftovers import DeadTags
 from workstealing.jobs.leftovers import Item, Leftovers, Rule, undoing
 from workstealing.jobs.leftovers.job import RuleWalk
 from workstealing.jobs.leftovers.removing import SideKeys
@@ -27,7 +27,7 @@ from workstealing.jobs.leftovers.undoing import (
     UNREADABLE,
     undo,
 )
-from workstealing.jobs.tag_set_leftovers import DeadTags
+from workstealing.jobs.shared.key_walk import KeyShare
 from workstealing.recruiting import Slice
 from workstealing.store.job_client import job_client_of
 

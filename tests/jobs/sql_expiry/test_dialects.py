@@ -13,9 +13,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from workstealing.errors import Aborted, ConfigurationError, OutOfTime
 from workstealing.jobs import sql_expiry
-from workstealing.jobs.sql_deadlines import DeadlineColumn, checked_dialect
-from workstealing.jobs.sql_transactions import mysql_bound
-from workstealing.jobs.sql_transactions import verdict as verdict_of
+from workstealing.jobs.shared.sql_deadlines import DeadlineColumn, checked_dialect, mysql_bound
+from workstealing.jobs.shared.sql_deadlines import verdict as verdict_of
 
 DIALECTS: dict[str, Any] = {
     "postgresql": postgresql.dialect,

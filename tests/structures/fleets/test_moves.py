@@ -31,7 +31,7 @@ from workstealing.structures import (
     Ick,
     VolatileHashes,
 )
-from workstealing.structures.carrying import carry, carry_in, carry_out
+from workstealing.structures.on_fleet import carry, carry_in, carry_out
 from workstealing.testing import ManualClock
 
 pytestmark = pytest.mark.real

@@ -16,7 +16,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import DamagedBlockError, UndecodableEntryError
 from workstealing.structures import Log
-from workstealing.structures.log import removing
+from workstealing.structures.log import writing
 from workstealing.structures.log.group import LogGroup
 
 SPANS = [(0, 10), (3, 4), (4, 1), (4, 6), (2, 30)]
@@ -123,7 +123,7 @@ def test_a_log_made_anew_wakes_the_groups_that_it_has_now(redis7: RedisServer) -
 def test_an_eviction_that_is_cut_spares_a_log_made_anew(
     redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removing, "BLOCKS_A_SCRIPT", 2)
+    monkeypatch.setattr(writing, "BLOCKS_A_SCRIPT", 2)
     log = made(redis7.client(), 95)
     parts = 0
     run = log.client.execute_command

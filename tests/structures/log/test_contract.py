@@ -15,7 +15,7 @@ from support.patience import GUARD_SECONDS, ROUNDING_SECONDS
 from support.servers import AnyServer
 from workstealing.errors import ConfigurationError, CrossSlotError, LayoutError
 from workstealing.structures import Log, LogRange, LogStats
-from workstealing.structures.log import appending, reading
+from workstealing.structures.log import reading, writing
 from workstealing.structures.log.blocks import seal
 
 pytestmark = pytest.mark.contract
@@ -315,8 +315,8 @@ def test_what_makes_no_sense_is_refused(
 
 
 def test_batches_have_limits(fakeredis_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appending, "MOST_BYTES", 100)
-    monkeypatch.setattr(appending, "MOST_BLOCKS", 5)
+    monkeypatch.setattr(writing, "MOST_BYTES", 100)
+    monkeypatch.setattr(writing, "MOST_BLOCKS", 5)
     log = log_on(fakeredis_server)
     with pytest.raises(ConfigurationError, match="2 entries of 101 bytes"):
         log.append(b"x" * 50, b"x" * 51)

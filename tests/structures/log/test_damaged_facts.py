@@ -12,7 +12,7 @@ from workstealing.errors import LayoutError
 from workstealing.jobs import LogTrimmer
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import Log
-from workstealing.structures.log.removing import MOST_IN_VAIN
+from workstealing.structures.log.writing import MOST_IN_VAIN
 
 pytestmark = pytest.mark.contract
 

@@ -14,7 +14,7 @@ from support.servers import AnyServer, RedisServer, wait_until
 from workstealing.errors import LayoutError
 from workstealing.store.operations import Steps, drive
 from workstealing.structures import Log
-from workstealing.structures.log import appending
+from workstealing.structures.log import writing
 from workstealing.structures.log.group import LogGroup
 from workstealing.structures.log.group_reading import NoEntries
 
@@ -96,7 +96,7 @@ def test_only_groups_in_which_somebody_waits_are_looked_at(redis7: RedisServer) 
 def test_more_groups_than_one_script_wakes(
     any_server: AnyServer, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(appending, "WOKEN_GROUPS", 2)
+    monkeypatch.setattr(writing, "WOKEN_GROUPS", 2)
     log = log_on(any_server)
     groups = groups_on(any_server, number)
     # The first writer learns of the groups, then knows them; another one knows nothing.
@@ -115,7 +115,7 @@ def test_more_groups_than_one_script_wakes(
 def test_nobody_sleeps_on_while_many_write_for_more_groups_than_one_script_wakes(
     redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appending, "WOKEN_GROUPS", 2)
+    monkeypatch.setattr(writing, "WOKEN_GROUPS", 2)
     # No look comes to the rescue.
     monkeypatch.setattr(NoEntries, "pause_seconds", lambda *_: 2.0 * SOON_S)
     names = [group.name for group in groups_on(redis7, 5)]
@@ -144,7 +144,7 @@ def test_those_whom_one_script_can_wake_are_woken_by_that_which_appends(
     any_server: AnyServer,
 ) -> None:
     """So a writer that is killed has appended and woken them, or neither."""
-    groups = groups_on(any_server, appending.WOKEN_GROUPS)
+    groups = groups_on(any_server, writing.WOKEN_GROUPS)
     for group in groups:
         in_line(group)
     log = log_on(any_server)
@@ -159,7 +159,7 @@ def test_those_whom_one_script_can_wake_are_woken_by_that_which_appends(
 def test_a_writer_that_dies_before_it_has_woken_all_holds_them_up_until_they_look(
     any_server: AnyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appending, "WOKEN_GROUPS", 2)
+    monkeypatch.setattr(writing, "WOKEN_GROUPS", 2)
     groups = groups_on(any_server, 3)
     log = log_on(any_server)
     for group in groups:
@@ -230,7 +230,7 @@ def test_what_is_no_list_of_groups_is_left_alone(any_server: AnyServer) -> None:
 def test_a_group_that_is_none_keeps_the_entries_out_for_which_it_had_to_be_woken(
     any_server: AnyServer, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    monkeypatch.setattr(appending, "WOKEN_GROUPS", 1)
+    monkeypatch.setattr(writing, "WOKEN_GROUPS", 1)
     groups = groups_on(any_server, 2)
     log = log_on(any_server)
     in_line(groups[0])
@@ -252,7 +252,7 @@ def test_what_cannot_be_woken_makes_no_append_fail_that_is_done(
     any_server: AnyServer, monkeypatch: pytest.MonkeyPatch, broken: int
 ) -> None:
     """Whoever is told that nothing was changed appends the same entries again."""
-    monkeypatch.setattr(appending, "WOKEN_GROUPS", 1)
+    monkeypatch.setattr(writing, "WOKEN_GROUPS", 1)
     groups = groups_on(any_server, 3)
     for group in groups:
         in_line(group)

@@ -18,7 +18,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.jobs import LogCompactor
 from workstealing.recruiting import Slice
 from workstealing.structures import Log
-from workstealing.structures.log.iterating import iterate, iterate_async
+from workstealing.structures.log.log import iterate, iterate_async
 
 THREAD = "workstealing-log-prefetch"
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from workstealing.errors import ConfigurationError
-from workstealing.structures.shuffle_queue.choice import overlap_probability, streams_of
 from workstealing.structures.shuffle_queue.names import MOST_STREAMS
+from workstealing.structures.shuffle_queue.streams import overlap_probability, streams_of
 
 # Messages lie where these say: whoever changes one of them strands no message, but takes from
 # every tenant the streams that it has.
@@ -73,7 +73,7 @@ def test_others_can_follow_the_description() -> None:
 @pytest.mark.slow
 def test_another_process_with_other_hash_seeds_chooses_alike() -> None:
     code = (
-        "from workstealing.structures.shuffle_queue.choice import streams_of;"
+        "from workstealing.structures.shuffle_queue.streams import streams_of;"
         "print([streams_of(f't{i}', 64, 4) for i in range(300)])"
     )
     for seed in ("1", "2"):

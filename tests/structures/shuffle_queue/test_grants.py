@@ -25,7 +25,8 @@ from support.grants import (
 )
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
-from workstealing.structures import AsyncShuffleQueue, ShuffleQueue, receipts
+from workstealing.store import grants
+from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.message import Message, split_id
 
 STREAMS, MESSAGES = 3, 6
@@ -382,7 +383,7 @@ def test_a_forked_process_has_receipts_of_its_own(monkeypatch: pytest.MonkeyPatc
     again = queue._receipts.take()
     assert (again.key, again.number) == (parents.key, parents.number + 1)
     queue._receipts.put_back(again)
-    monkeypatch.setattr(receipts.os, "getpid", lambda: -1)
+    monkeypatch.setattr(grants.os, "getpid", lambda: -1)
     assert queue._receipts.take().key != parents.key
 
 

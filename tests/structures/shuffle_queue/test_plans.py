@@ -10,7 +10,7 @@ from support.single_streams import SingleStreams
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import ShuffleQueue
-from workstealing.structures.shuffle_queue.turns import Turns
+from workstealing.structures.shuffle_queue.streams import Turns
 from workstealing.testing import ManualClock
 
 GROUP = "workers"

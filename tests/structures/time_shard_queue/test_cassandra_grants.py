@@ -23,12 +23,13 @@ from workstealing.store.operations import Steps, drive
 from workstealing.structures import AsyncTimeShardQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue import AsyncCassandraStore, CassandraStore
 from workstealing.structures.time_shard_queue.cassandra_rows import (
+    NOTHING,
     Changes,
+    FoundLeases,
     Lock,
     Opened,
     RowBatch,
 )
-from workstealing.structures.time_shard_queue.cassandra_taking import NOTHING, FoundLeases
 from workstealing.structures.time_shard_queue.cassandra_time_shards import CassandraTimeShards
 from workstealing.structures.time_shard_queue.rotation import Rotation
 from workstealing.structures.time_shard_queue.store import AskedTakes, Held

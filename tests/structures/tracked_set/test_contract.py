@@ -18,7 +18,7 @@ from workstealing.jobs import TrackQueued, UntrackDone
 from workstealing.recruiting.slice import Slice
 from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncTrackedSet, TrackedSet
-from workstealing.structures.tracked_set.drift import wilson
+from workstealing.structures.tracked_set.sets import wilson
 
 pytestmark = pytest.mark.contract
 

@@ -16,7 +16,7 @@ from workstealing.jobs import MigrateToNative
 from workstealing.recruiting.slice import Slice
 from workstealing.store.keys import key_slot
 from workstealing.structures import VolatileHashes
-from workstealing.structures.volatile_hashes.own_commands import LEASE, STORE
+from workstealing.structures.volatile_hashes.surface import LEASE, STORE
 
 LONG: dict[str, Any] = {"ttl": 600.0, "wait": 60.0, "lease": 600.0, "key": "row", "field": "f"}
 

@@ -21,7 +21,7 @@ from workstealing import Recruiter
 from workstealing.recruiting.cache_figures import CACHES
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes, cache_stats
 from workstealing.structures.volatile_hashes import caching
-from workstealing.structures.volatile_hashes.own_commands import LEASE, STORE
+from workstealing.structures.volatile_hashes.surface import LEASE, STORE
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from workstealing.structures import VolatileHashes
 from workstealing.structures.volatile_hashes import computations
 from workstealing.structures.volatile_hashes.cached_results import ComputingTurn
 from workstealing.structures.volatile_hashes.computations import Awaited
-from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, STORE
+from workstealing.structures.volatile_hashes.surface import FORGET, LEASE, STORE
 
 # Three seconds, and with the slow tests a minute; a run of `make prove` takes as long as it may.
 FEW, MANY = 1_000, 15_000

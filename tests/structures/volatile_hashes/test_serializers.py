@@ -15,7 +15,7 @@ from support.servers import RedisServer
 from workstealing.errors import ConfigurationError
 from workstealing.integrations.cache_entries import CacheEntries, entry_form
 from workstealing.structures import AsyncVolatileHashes, Serializer, VolatileHashes
-from workstealing.structures.volatile_hashes.serializers import JSON, PICKLE, StoredForm
+from workstealing.structures.volatile_hashes.cached_policy import JSON, PICKLE, StoredForm
 from workstealing.testing import never
 
 NAMES = ("json", "msgpack", "pickle")

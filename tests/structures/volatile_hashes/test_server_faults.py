@@ -25,12 +25,6 @@ from workstealing.store.keys import key_slot
 from workstealing.structures import AsyncVolatileHashes, VolatileHashes
 from workstealing.structures.structure import WARNING
 from workstealing.structures.volatile_hashes.commands import HashNames
-from workstealing.structures.volatile_hashes.own_commands import (
-    COUNT_EXISTING,
-    MISTREATED_NAMES,
-    MOVE_FIELD,
-    STORE,
-)
 from workstealing.structures.volatile_hashes.server_faults import (
     FAULTS,
     LAST_DEADLINE_MS,
@@ -38,6 +32,12 @@ from workstealing.structures.volatile_hashes.server_faults import (
     applying,
     reason_against,
     server_of,
+)
+from workstealing.structures.volatile_hashes.surface import (
+    COUNT_EXISTING,
+    MISTREATED_NAMES,
+    MOVE_FIELD,
+    STORE,
 )
 
 Start = Callable[..., RedisServer]

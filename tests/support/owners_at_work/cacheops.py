@@ -18,8 +18,8 @@ from django.conf import settings
 from support.killed_journal import Work
 from support.owners_at_work.owner import Owner
 from workstealing.jobs import TagSetLeftovers
+from workstealing.jobs.family_leftovers import DeadTags
 from workstealing.jobs.leftovers import LIVE, Item, Leftovers, Verdicts, look, member_removed
-from workstealing.jobs.tag_set_leftovers import DeadTags
 
 ROWS, SHARED, CACHED_SECONDS, LOOK_SECONDS = 12, 50, 1, 0.2
 # Each cached key is in one set at least: cacheops writes both, and removes both, at once.

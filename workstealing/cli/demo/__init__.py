@@ -6,9 +6,9 @@ import argparse
 import importlib.util
 from pathlib import Path
 
+from workstealing.cli.arguments import at_least, duration, rate
 from workstealing.cli.clients import add_url_option
 from workstealing.cli.output import add_json_option
-from workstealing.cli.values import at_least, duration, rate
 from workstealing.errors import MissingExtraError
 
 LONGEST_SECONDS = 3600.0

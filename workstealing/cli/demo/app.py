@@ -1,8 +1,8 @@
 """The demo's Flask app, the books of its processes, and its settings for gunicorn.
 
-It answers with items from a cache of volatile hashes, and fills the cache on a miss. Each process
-writes files of its own into the demo's temporary folder, so that the processes share nothing and
-lose nothing when one of them ends.
+The app answers with items from a cache of volatile hashes, and fills the cache on a miss. Each
+process writes files of its own into the demo's temporary folder, so that the processes share
+nothing and lose nothing when one of them ends.
 """
 
 from __future__ import annotations

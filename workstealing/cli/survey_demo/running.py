@@ -37,7 +37,8 @@ LAST_BYTES = 10_000
 GAP = 2.0
 COLLECTING_SECONDS = 60.0
 COUNTS = ("seen at once", "removed", "left")
-REPLIES = "_kombu.binding.reply.celery.pidbox"
+# Remote control by Celery: the channel of the questions, and the ending of the answers' lists.
+QUESTIONS, ANSWERS = "/0.celery.pidbox", ".reply.celery.pidbox"
 
 
 class Processes:
@@ -117,7 +118,9 @@ class Processes:
 
 def answers(client: redis.Redis) -> int:
     """Return how many lists of a worker's answers there are."""
-    return sum(1 for _ in client.scan_iter(f"*.{REPLIES.removeprefix('_kombu.binding.')}"))
+    found = client.scan_iter(f"*{ANSWERS}", _type="list")
+    # The set of the lists' names ends alike, and is there when a client has only asked.
+    return sum(1 for _ in found)
 
 
 def make_garbage(client: redis.Redis, processes: Processes, seconds: float) -> None:
@@ -130,16 +133,19 @@ def make_garbage(client: redis.Redis, processes: Processes, seconds: float) -> N
     )
     client.xgroup_create("orders", "mailers", id="0", mkstream=True)
     processes.role("reader")
+    # It subscribes to the questions last: it would never hear an earlier one.
+    processes.wait_for("Celery's worker", client.pubsub_numpat)
     web = processes.role("web", str(seconds))
-    known_to_all = "_kombu.binding.celery.pidbox"
-    processes.wait_for("Celery's worker", lambda: client.exists(known_to_all))
-    while web.poll() is None:
+    is_over = False
+    # One round at least: a busy machine may be slower than the shop is open.
+    while not is_over:
         # The worker answers after its client has died: the list of replies stays for ever.
-        known, answered = client.scard(REPLIES), answers(client)
+        answered = answers(client)
         worker.send_signal(signal.SIGSTOP)
-        dying = processes.role("remote")
-        processes.wait_until_more("a client's question", known, lambda: client.scard(REPLIES))
-        time.sleep(0.1)
+        with client.pubsub(ignore_subscribe_messages=True) as questions:
+            questions.subscribe(QUESTIONS)
+            dying = processes.role("remote")
+            processes.wait_for("a client's question", questions.get_message)
         processes.kill(dying)
         worker.send_signal(signal.SIGCONT)
         processes.wait_until_more("the worker's answer", answered, lambda: answers(client))
@@ -147,6 +153,7 @@ def make_garbage(client: redis.Redis, processes: Processes, seconds: float) -> N
             process = processes.role(role)
             time.sleep(0.5)
             processes.kill(process)
+        is_over = web.poll() is not None
     processes.role("rq")
     processes.role("reader")
 

@@ -40,7 +40,7 @@ __all__ = [
     "DataSourceStreamReader",
     "Format",
     "InputPartition",
-    "Keeping",
+    "OptionsKeeper",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxRows",
@@ -53,7 +53,7 @@ Offset = dict[str, Any]
 _POSITION = "_compat_position"
 
 
-class Keeping(Generic[OptionsT]):
+class OptionsKeeper(Generic[OptionsT]):
     """The base of readers and writers that keep the options alone; Spark sends them to tasks."""
 
     def __init__(self, options: OptionsT) -> None:
@@ -90,8 +90,8 @@ class TableAndStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # ty
 class PositionedStreamReader(_AnyStreamReader):
     """A stream's reader that knows its position, for a PySpark that does not tell it.
 
-    Its subclasses are written for `latestOffset(start, limit)` all the same. Spark names an offset
-    in four calls, and the last one named is the position: the initial one, the latest one that was
+    Subclasses are written for `latestOffset(start, limit)` all the same. Spark names an offset in
+    four calls, and the last one named is the position: the initial one, the latest one that was
     returned, the end of the batch that is planned, and after a restart the end of the last batch,
     by `partitions(end, end)`.
     """

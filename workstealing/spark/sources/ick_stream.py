@@ -13,12 +13,13 @@ from redis.exceptions import RedisError
 
 from workstealing.errors import WorkStealingError
 from workstealing.spark.sources.batches import Admission, Rest, wrong_offset
-from workstealing.spark.sources.ick_options import FORMAT
 from workstealing.spark.sources.options import shared_out
 from workstealing.store.operations import drive
 from workstealing.structures import NoLease, ShardedIck
 from workstealing.structures.sharded_ick import Leases
 from workstealing.structures.sharded_ick.leasing import ShardLook, look
+
+FORMAT = "workstealing.ick"
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,8 @@ class Pushed:
 def columns_of(options: RedisOptions, shape: Shape) -> dict[str, Column]:
     """Return the columns by which a read chooses its rows.
 
-    They are the column of the keys, and the column of the fields of hashes that are read as rows.
-    No column of numbers is among them, because many texts may be the same number.
+    These columns are the column of the keys, and the column of the fields of hashes that are read
+    as rows. No column of numbers is among them, because many texts may be the same number.
     """
     found = {}
     for name in (options.key_column, "field"):

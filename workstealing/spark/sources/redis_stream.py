@@ -339,7 +339,7 @@ def cut(offset: StreamOffset, tasks: int) -> list[StreamSpans]:
     Arguments:
         tasks: how many at most.
 
-    O(streams). The same for the same offset.
+    O(streams). The same offset gives the same tasks.
     """
     spans = [
         StreamSpan(name, place.start, place.next, _size(place))

@@ -29,7 +29,7 @@ from workstealing.spark.sources.compat import (
     DataSourceStreamArrowWriter,
     Format,
     InputPartition,
-    Keeping,
+    OptionsKeeper,
     WriterCommitMessage,
 )
 from workstealing.spark.sources.options import (
@@ -318,7 +318,7 @@ class WrittenByTask(WriterCommitMessage):
     commands: int
 
 
-class _VolatileHashSink(Keeping[VolatileHashOptions]):
+class _VolatileHashSink(OptionsKeeper[VolatileHashOptions]):
     """The common part of the batch writer and the stream writer."""
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from redis.commands.core import AsyncBasicKeyCommands, BasicKeyCommands
 from redis.exceptions import ResponseError
 
 from workstealing.clock import Duration, milliseconds_of
@@ -21,6 +20,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.store.grants import Asking, asks, checked_nonce
 from workstealing.store.keys import SLOT_TAGS, key_slot, require_users_key, to_bytes
 from workstealing.store.operations import Operation, Steps, operation, same
+from workstealing.store.redis_versions import AWAITED, BLOCKING, AsyncLifetimes, BlockingLifetimes
 from workstealing.store.scripts import Script, load
 from workstealing.structures.namespace import Layout, Names, NamespaceKind
 
@@ -75,9 +75,6 @@ class _KeySurface:
     besides redis-py's own errors: LayoutError if one of this package's keys holds something
     foreign; ResponseError (WRONGTYPE) for a key that holds no string. Nothing is changed then.
     """
-
-    # redis-py's protocol for its command classes requires it; no command here uses it.
-    _event_dispatcher: Any = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run, or queue, one command of redis-py's; all its methods end here.
@@ -176,70 +173,30 @@ class _KeySurface:
         )
 
 
-# As in volatile_hashes.surface.
-class _BlockingKeyCommands(BasicKeyCommands):
-    _is_async_client: Literal[False] = False
-
-
-class _AsyncKeyCommands(AsyncBasicKeyCommands):
-    _is_async_client: Literal[True] = True
-
-
-MYPY = False
-if MYPY:
-    _blocking: _BlockingKeyCommands
-    _awaited: _AsyncKeyCommands
-else:
-    _blocking = _BlockingKeyCommands
-    _awaited = _AsyncKeyCommands
-
-
-class BlockingKeySurface(_KeySurface):
+class BlockingKeySurface(_KeySurface, BlockingLifetimes):
     """The commands of a blocking client, and of pipelines, by redis-py's own signatures."""
 
-    _is_async_client: Literal[False] = False
-
-    set = _blocking.set
-    get = _blocking.get
-    getex = _blocking.getex
-    getdel = _blocking.getdel
-    mget = _blocking.mget
-    ttl = _blocking.ttl
-    pttl = _blocking.pttl
-    expiretime = _blocking.expiretime
-    pexpiretime = _blocking.pexpiretime
-    expire = _blocking.expire
-    pexpire = _blocking.pexpire
-    expireat = _blocking.expireat
-    pexpireat = _blocking.pexpireat
-    persist = _blocking.persist
-    delete = _blocking.delete
-    unlink = _blocking.unlink
-    exists = _blocking.exists
+    set = BLOCKING.set
+    get = BLOCKING.get
+    getex = BLOCKING.getex
+    getdel = BLOCKING.getdel
+    mget = BLOCKING.mget
+    delete = BLOCKING.delete
+    unlink = BLOCKING.unlink
+    exists = BLOCKING.exists
 
 
-class AsyncKeySurface(_KeySurface):
+class AsyncKeySurface(_KeySurface, AsyncLifetimes):
     """The same commands, awaited."""
 
-    _is_async_client: Literal[True] = True
-
-    set = _awaited.set
-    get = _awaited.get
-    getex = _awaited.getex
-    getdel = _awaited.getdel
-    mget = _awaited.mget
-    ttl = _awaited.ttl
-    pttl = _awaited.pttl
-    expiretime = _awaited.expiretime
-    pexpiretime = _awaited.pexpiretime
-    expire = _awaited.expire
-    pexpire = _awaited.pexpire
-    expireat = _awaited.expireat
-    pexpireat = _awaited.pexpireat
-    persist = _awaited.persist
-    delete = _awaited.delete
-    unlink = _awaited.unlink
-    exists = _awaited.exists
+    set = AWAITED.set
+    get = AWAITED.get
+    getex = AWAITED.getex
+    getdel = AWAITED.getdel
+    mget = AWAITED.mget
+    delete = AWAITED.delete
+    unlink = AWAITED.unlink
+    exists = AWAITED.exists
 
 
 def empty_reply(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any] | None:

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, Self
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
-from workstealing.structures.layout import scored
+from workstealing.structures.layout import beside, scored
 from workstealing.structures.stored import MOST_STORED, unbelieved
-from workstealing.structures.users_names import beside
 
 MEMBERS_A_CHUNK = 1000
 """The most members that one script adds, acknowledges, reserves or lists: so none takes long."""

@@ -2,7 +2,7 @@
 
 from workstealing.errors import DamagedBlockError, UndecodableEntryError
 from workstealing.structures.log.group import AsyncLogGroup, LogGroup
-from workstealing.structures.log.group_entries import (
+from workstealing.structures.log.group_reading import (
     DeadLogEntry,
     GroupEntry,
     GroupStats,

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.fleet import placed
+from workstealing.store.grants import Receipts
 from workstealing.store.job_client import JobClient, is_cluster, job_client_for
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import AS_BYTES, Operation, same
 from workstealing.store.scripts import Script, load
 from workstealing.structures.access import QUEUED, Access
+from workstealing.structures.layout import NamesBeside, checked_text
 from workstealing.structures.log.blocks import BlockCache
 from workstealing.structures.log.codecs import codec_of
-from workstealing.structures.receipts import Receipts
 from workstealing.structures.structure import Structure
-from workstealing.structures.users_names import NamesBeside, checked_text
 
 LOG_VERSION = "1"
 """The value of the field `mark` of a log's `meta`, and of a group's state."""

@@ -15,25 +15,23 @@ from workstealing.store.operations import (
     operation,
 )
 from workstealing.store.paging import LOOKED_AT, Page, oldest
+from workstealing.structures.layout import checked_text
 from workstealing.structures.log.base import checked_integer
-from workstealing.structures.log.group_entries import (
-    DeadLogEntry,
-    GroupEntry,
-    GroupStats,
-    PendingEntry,
-    dead_entries,
-    pending_entries,
-)
 from workstealing.structures.log.group_reading import (
     A_SCRIPT,
     MOST_AT_ONCE,
     TRIES,
+    DeadLogEntry,
+    GroupEntry,
     GroupReading,
+    GroupStats,
+    PendingEntry,
     checked_place,
+    dead_entries,
+    pending_entries,
 )
 from workstealing.structures.log.reading import ReadingEntries
 from workstealing.structures.structure import DeadItem, DeadLetters, times_text
-from workstealing.structures.users_names import checked_text
 
 MOST_LISTED = 10_000
 _DEAD_A_SCRIPT = 100

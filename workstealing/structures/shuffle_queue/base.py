@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
 from collections.abc import Collection
 from typing import Any
 
@@ -22,52 +21,12 @@ from workstealing.structures.namespace import (
     open_layout,
     register_shards,
 )
-from workstealing.structures.shuffle_queue.choice import checked_streams, streams_of
 from workstealing.structures.shuffle_queue.names import (
     GroupNames,
     IndexNames,
     QueueNames,
 )
-
-MOST_DELAYS = 64
-"""Once there are so many pickup delays, a read uses the script that counts them."""
-
-
-class PickupDelays:
-    """Pickup delays in ms of messages that the usual read has served; threads may share it."""
-
-    __slots__ = ("_delays", "add")
-
-    def __init__(self) -> None:
-        # Appending and taking one are whole for every thread.
-        self._delays: deque[int] = deque()
-        self.add = self._delays.append
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the delays must be sent to the server before more come."""
-        return len(self._delays) >= MOST_DELAYS
-
-    def take(self) -> str:
-        """Return the delays as a text of `top:how many`, and forget the delays.
-
-        A top is the power of two under which the histogram counts a delay, so the server works on a
-        few numbers for many delays.
-        """
-        tops: Counter[int] = Counter()
-        while self._delays:
-            try:
-                tops[1 << max(0, self._delays.popleft() - 1).bit_length()] += 1
-            except IndexError:
-                # Another thread has taken the last one.
-                break
-        return " ".join(f"{top}:{count}" for top, count in tops.items())
-
-    def put_back(self, taken: str) -> None:
-        """Take back pickup delays that the server has not counted."""
-        for counted in taken.split():
-            top, count = map(int, counted.split(":"))
-            self._delays.extend([top] * count)
+from workstealing.structures.shuffle_queue.streams import PickupDelays, checked_streams, streams_of
 
 
 class QueueBase(Namespaced[Any]):

@@ -9,10 +9,9 @@ from redis.exceptions import DataError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
-from workstealing.structures.layout import as_text
+from workstealing.structures.layout import NamesBeside, as_text
 from workstealing.structures.namespace import Names, NamespaceKind
 from workstealing.structures.stored import stored_number, unbelieved
-from workstealing.structures.users_names import NamesBeside
 
 STREAMS = "streams"
 SHUFFLE_QUEUES = NamespaceKind(

@@ -36,10 +36,9 @@ from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.recruiting.checks import checked_count
 from workstealing.store.blocking import block_ms
-from workstealing.store.grants import Asking, asks
+from workstealing.store.grants import AskedReads, Asking, Receipts, asks
 from workstealing.store.operations import Operation, Steps, Wait
-from workstealing.structures.layout import as_text
-from workstealing.structures.receipts import AskedReads, Receipts
+from workstealing.structures.layout import as_text, checked_text
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import Message, note_pickup_delay, read_message
 from workstealing.structures.shuffle_queue.names import (
@@ -49,8 +48,7 @@ from workstealing.structures.shuffle_queue.names import (
     RETURNED,
     QueueNames,
 )
-from workstealing.structures.shuffle_queue.turns import LEAST_WINDOW, Turns, View
-from workstealing.structures.users_names import checked_text
+from workstealing.structures.shuffle_queue.streams import LEAST_WINDOW, Turns, View
 
 ANNOUNCE_SECONDS = 5.0
 CONSUMERS_KNOWN = 4096

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from workstealing.errors import ConfigurationError
 from workstealing.store.operations import Operation, Steps, operation
 from workstealing.structures.layout import as_text
-from workstealing.structures.shuffle_queue.base import PickupDelays, QueueBase
+from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.names import (
     DELAY_PREFIX,
     LEGACY,
@@ -17,6 +17,7 @@ from workstealing.structures.shuffle_queue.names import (
     GroupNames,
     QueueNames,
 )
+from workstealing.structures.shuffle_queue.streams import PickupDelays
 
 MOST_MESSAGES = 10_000
 """How many messages `stats` looks at by default, to tell the tenants apart."""

@@ -13,7 +13,7 @@ from typing import Any
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps, operation
 from workstealing.store.paging import Page
-from workstealing.structures.layout import as_text
+from workstealing.structures.layout import as_text, checked_text
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     DEADLINE,
@@ -26,7 +26,6 @@ from workstealing.structures.shuffle_queue.message import (
     unwritable,
 )
 from workstealing.structures.shuffle_queue.names import stored_place
-from workstealing.structures.users_names import checked_text
 
 MOST_FIELDS = 1000
 MOST_OVERDUE = 1000

@@ -4,11 +4,15 @@ from workstealing.structures.time_shard_queue.cassandra_store import (
     AsyncCassandraStore,
     CassandraStore,
 )
-from workstealing.structures.time_shard_queue.message import DeadDueMessage, Taken, TimeShardStats
 from workstealing.structures.time_shard_queue.queue import AsyncTimeShardQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue.redis_store import AsyncRedisStore, RedisStore
 from workstealing.structures.time_shard_queue.rotation import Rotation
-from workstealing.structures.time_shard_queue.store import Store
+from workstealing.structures.time_shard_queue.store import (
+    DeadDueMessage,
+    Store,
+    Taken,
+    TimeShardStats,
+)
 
 __all__ = [
     "AsyncCassandraStore",

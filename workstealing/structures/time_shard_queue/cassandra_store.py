@@ -18,9 +18,9 @@ from operator import call
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from workstealing.errors import ConfigurationError, MissingExtraError, OutOfTime
-from workstealing.store.aside import PATIENCE_SECONDS, finish
 from workstealing.store.grants import Asking, ask_by, ask_by_async
 from workstealing.store.operations import Sleep, Steps, drive, drive_async
+from workstealing.store.sending import PATIENCE_SECONDS, finish
 from workstealing.structures.time_shard_queue.cassandra_rows import Now, Query, RowBatch
 from workstealing.structures.time_shard_queue.cassandra_time_shards import CassandraTimeShards
 from workstealing.structures.time_shard_queue.rotation import Rotation

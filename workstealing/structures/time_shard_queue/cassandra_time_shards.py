@@ -43,6 +43,7 @@ from workstealing.structures.time_shard_queue.cassandra_rows import (
     LAST_MS,
     LEASED,
     MESSAGES,
+    NOTHING,
     Changes,
     Claim,
     Lock,
@@ -52,11 +53,11 @@ from workstealing.structures.time_shard_queue.cassandra_rows import (
     Query,
     Row,
     RowBatch,
+    Taking,
     id_of,
     row_of,
     timeuuid,
 )
-from workstealing.structures.time_shard_queue.cassandra_taking import NOTHING, Taking
 from workstealing.structures.time_shard_queue.redis_store import KIND, read_rotation
 from workstealing.structures.time_shard_queue.rotation import Rotation
 from workstealing.structures.time_shard_queue.store import (
@@ -475,7 +476,7 @@ class CassandraTimeShards:
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def _forget(self, time_shard: int, ids: Sequence[str], state: int | None = None) -> Steps[int]:
-        """Delete messages with their places, whoever changes them now. Returns: how many."""
+        """Delete messages with their places, even if others change them now. Returns: how many."""
         opened = yield from self.read(time_shard)
         if opened is None:
             return 0

@@ -26,30 +26,28 @@ from workstealing.structures.structure import (
     DeadLetters,
     Structure,
 )
-from workstealing.structures.time_shard_queue.message import (
-    LONGEST_CONSUMER,
-    DeadDueMessage,
-    DueTime,
-    Taken,
-    TimeShardStats,
-    due_of,
-    message_bytes,
-    moment,
-    time_shard_of,
-)
 from workstealing.structures.time_shard_queue.rotation import (
     FEWEST_WITH_A_QUIET_ONE,
     Rotation,
     rotation_of,
 )
 from workstealing.structures.time_shard_queue.store import (
+    LONGEST_CONSUMER,
     AskedTakes,
     Buried,
+    DeadDueMessage,
     Due,
+    DueTime,
     Entry,
     Held,
+    Taken,
     TimeShardCounts,
     TimeShards,
+    TimeShardStats,
+    due_of,
+    message_bytes,
+    moment,
+    time_shard_of,
 )
 
 T = TypeVar("T")
@@ -131,9 +129,9 @@ class _TimeShardQueueOperations(Structure):
             due: when it may first be taken: an aware datetime, Unix seconds, or a timedelta from
                 now; None: now.
 
-        The store's clock judges it, never this process's. Returns: its id. Raises:
-        ConfigurationError; LayoutError; with Redis, OutOfMemoryError if the server is full. One
-        round trip; three for the first message of a time shard.
+        The store's clock judges the due time, never this process's. Returns: the message's id.
+        Raises: ConfigurationError; LayoutError; with Redis, OutOfMemoryError if the server is full.
+        One round trip; three for the first message of a time shard.
         """
         return self._putting(message_bytes(message), due_of(due))
 
@@ -275,7 +273,8 @@ class _TimeShardQueueOperations(Structure):
     def revive(self, *ids: str) -> Steps[int]:
         """Let dead messages wait again, each in its time shard, and forget their attempts.
 
-        Returns: how many were dead. Raises: as `ack`. One round trip a time shard.
+        Returns: how many were dead. Raises: as `ack`. One round trip for each 200 messages of each
+        time shard.
         """
         return self._changing("revive", self._placed(ids))
 
@@ -283,7 +282,8 @@ class _TimeShardQueueOperations(Structure):
     def discard(self, *ids: str) -> Steps[int]:
         """Remove dead messages for good.
 
-        Returns: how many were dead. Raises: as `ack`. One round trip a time shard.
+        Returns: how many were dead. Raises: as `ack`. One round trip for each 200 messages of each
+        time shard.
         """
         return self._changing("discard", self._placed(ids))
 
@@ -454,7 +454,8 @@ class TimeShardQueue(_TimeShardQueueOperations, BlockingAsks):
         clock: chooses time shards, for tests.
 
     The first use writes N and the period down, and all processes must give the same. Raises:
-    ConfigurationError for an argument that cannot be used. No command.
+    ConfigurationError for an argument that cannot be used. No command. The round trips that the
+    methods' docstrings name are those on Redis; docs/cassandra.md lists those on Cassandra.
 
     Source: the time shards of cassandra-ruby-queue (whose own arithmetic jumps at each hour).
     """

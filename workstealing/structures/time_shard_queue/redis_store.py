@@ -33,7 +33,6 @@ from workstealing.structures.layout import (
 )
 from workstealing.structures.stored import stored_number
 from workstealing.structures.structure import inspect_steps
-from workstealing.structures.time_shard_queue.message import new_id
 from workstealing.structures.time_shard_queue.rotation import (
     FEWEST_TIME_SHARDS,
     MOST_TIME_SHARDS,
@@ -46,6 +45,7 @@ from workstealing.structures.time_shard_queue.store import (
     Entry,
     Held,
     TimeShardCounts,
+    new_id,
 )
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from workstealing.doors import light_door
 
 if TYPE_CHECKING:
+    from workstealing.structures.volatile_hashes.cached_policy import Serializer
     from workstealing.structures.volatile_hashes.hashes import AsyncVolatileHashes, VolatileHashes
-    from workstealing.structures.volatile_hashes.serializers import Serializer
 
 __all__ = [
     "AsyncVolatileHashes",
@@ -21,6 +21,6 @@ if not TYPE_CHECKING:
         __name__,
         {
             "workstealing.structures.volatile_hashes.hashes": "AsyncVolatileHashes VolatileHashes",
-            "workstealing.structures.volatile_hashes.serializers": "Serializer",
+            "workstealing.structures.volatile_hashes.cached_policy": "Serializer",
         },
     )

@@ -9,9 +9,12 @@ from workstealing.clock import Duration
 
 if TYPE_CHECKING:
     from workstealing.recruiting.deferral import Enlister
-    from workstealing.structures.volatile_hashes.cached_policy import Named
+    from workstealing.structures.volatile_hashes.cached_policy import (
+        Named,
+        Serializer,
+        SerializerName,
+    )
     from workstealing.structures.volatile_hashes.caching import AsyncCachedFunction, CachedFunction
-    from workstealing.structures.volatile_hashes.serializers import Serializer, SerializerName
 
 P = ParamSpec("P")
 R = TypeVar("R")

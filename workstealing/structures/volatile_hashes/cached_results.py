@@ -24,9 +24,9 @@ from workstealing.recruiting.breakers import Breaker
 from workstealing.recruiting.cache_figures import CACHES, CacheFigures
 from workstealing.recruiting.deferral import Enlister
 from workstealing.recruiting.faults import FaultLog, HostTimeouts, shown
-from workstealing.store.aside import leaves_open
 from workstealing.store.job_client import may_ask
 from workstealing.store.operations import Sleep, Steps
+from workstealing.store.sending import leaves_open
 from workstealing.structures.volatile_hashes import computations
 from workstealing.structures.volatile_hashes.cached_policy import (
     WRAPPERS,
@@ -43,7 +43,7 @@ from workstealing.structures.volatile_hashes.computations import (
     ComputedValue,
     SharedComputation,
 )
-from workstealing.structures.volatile_hashes.own_commands import FORGET, LEASE, LOOK, STORE, UNLEASE
+from workstealing.structures.volatile_hashes.surface import FORGET, LEASE, LOOK, STORE, UNLEASE
 
 P = ParamSpec("P")
 R = TypeVar("R")

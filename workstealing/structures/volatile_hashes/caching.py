@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from workstealing.recruiting.deferral import defer
-from workstealing.store.aside import PATIENCE_SECONDS, finish
 from workstealing.store.grants import run_aside
 from workstealing.store.job_client import HostCall
 from workstealing.store.operations import AS_BYTES, Steps, drive, drive_async
+from workstealing.store.sending import PATIENCE_SECONDS, finish
 from workstealing.structures.volatile_hashes.cached_policy import (
     KeptError,
     Policy,

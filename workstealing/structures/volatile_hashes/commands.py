@@ -15,10 +15,10 @@ from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import SLOT_TAGS, key_slot, require_users_key, to_bytes
-from workstealing.store.once import MayRepeat
 from workstealing.store.operations import AS_BYTES, Operation
 from workstealing.store.operations import command as plain
 from workstealing.store.scripts import Script, load
+from workstealing.store.sending import MayRepeat
 from workstealing.structures.namespace import (
     EMULATED,
     LEAVING,
@@ -29,7 +29,7 @@ from workstealing.structures.namespace import (
     Names,
     NamespaceKind,
 )
-from workstealing.structures.volatile_hashes.own_commands import (
+from workstealing.structures.volatile_hashes.surface import (
     COUNT_EXISTING,
     FORGET,
     LEASE,

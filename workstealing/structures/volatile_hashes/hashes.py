@@ -1,9 +1,9 @@
 """Hashes whose fields expire one by one: the namespace, its backend and its layout.
 
 The commands themselves, `hsetex` and the others, are found where they are done: `surface.py` has
-the methods, which are redis-py's own; `commands.py` looks up the script of each on an emulated
-namespace, `hsetex` that of lua/volatile_hashes/hsetex.lua; `own_commands.py` has those that no
-server has; a native namespace sends the server its own command.
+the methods, which are redis-py's own, and the commands that no server has; `commands.py` looks up
+the script of each on an emulated namespace, `hsetex` that of lua/volatile_hashes/hsetex.lua; a
+native namespace sends the server its own command.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from redis.exceptions import (
 )
 
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store import uncached
 from workstealing.store.connection import as_layout_error
 from workstealing.store.fleet import AnyFleet, AsyncFleet, Fleet
 from workstealing.store.job_client import AsyncClient, BlockingClient, ClientT, is_cluster
@@ -44,6 +43,7 @@ from workstealing.store.pipeline import (
     checked_results,
 )
 from workstealing.store.redis_versions import MISREAD_COMMANDS
+from workstealing.store.sending import ask_uncached
 from workstealing.structures.access import EXPIRING, NAMESPACE_KEYS, Access
 from workstealing.structures.layout import ask_server, require_policy
 from workstealing.structures.namespace import (
@@ -77,11 +77,6 @@ from workstealing.structures.volatile_hashes.commands import (
     is_once,
     require_users_keys,
 )
-from workstealing.structures.volatile_hashes.own_commands import (
-    OWN_COMMANDS,
-    VALKEY_QUIRKS,
-    require_faithful,
-)
 from workstealing.structures.volatile_hashes.server_faults import (
     REDIS,
     applying_to_any,
@@ -89,9 +84,12 @@ from workstealing.structures.volatile_hashes.server_faults import (
     server_of,
 )
 from workstealing.structures.volatile_hashes.surface import (
+    OWN_COMMANDS,
+    VALKEY_QUIRKS,
     AsyncHashSurface,
     BlockingHashSurface,
     QueuedHashSurface,
+    require_faithful,
 )
 
 BACKENDS = ("auto", "emulated", "native")
@@ -294,7 +292,7 @@ class VolatileHashes(
                     require_faithful(args)
                 if is_once(args):
                     return run(self.client, command(*args, options=options, once=True))
-                return uncached.ask(self.client, args, options)
+                return ask_uncached(self.client, args, options)
             if backend == EMULATED and not layout.registers_shards:
                 try:
                     return run(self.client, self.translator.translate(layout, args, options))

@@ -1,17 +1,26 @@
-"""The choice of a tenant's streams, and the probability that two tenants share theirs."""
+"""Which streams a tenant writes to, and in which turns a group's streams are read.
+
+The choice of a tenant's streams says the probability that two tenants share theirs. The turns are
+those that a process knows: a plan, and a view of the ring with the delays of its pickups. The
+module `reading` says how turns and rings are used.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
+from itertools import pairwise
 from math import comb
 
 from redis.exceptions import DataError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
-from workstealing.structures.shuffle_queue.names import MOST_STREAMS
+from workstealing.structures.shuffle_queue.names import MOST_STREAMS, GroupNames
 
 _REMEMBERED = 8192
 _WORD = 8
@@ -132,3 +141,114 @@ def _jump(word: int, streams: int) -> int:
         # Whole numbers throughout: no two platforms can round differently.
         following = ((stream + 1) << 31) // ((word >> 33) + 1)
     return stream
+
+
+LEAST_WINDOW = 2
+"""So many of the streams that come next are passed at least."""
+MOST_DELAYS = 64
+"""Once there are so many pickup delays, a read uses the script that counts them."""
+# A plan's name, the stream served before it, and two of its streams at least, all below 4,096.
+_STREAM = r" (?:[0-3]?[0-9]{1,3}|40[0-8][0-9]|409[0-5])"
+_TURNS = re.compile(rf"\S+ -1(?:{_STREAM})+|\S+(?:{_STREAM}){{2,}}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A plan of a group's turns, as the last full read left it: numbers of streams, as texts.
+
+    Fields: name: of the plan, by which the queue knows its current plan; after: stream -> the
+    stream served after it; end: the stream with which the next plan begins, None if this one goes
+    round.
+    """
+
+    name: str
+    after: dict[str, str]
+    end: str | None
+
+    @classmethod
+    def of(cls, text: str) -> Turns | None:
+        """Return the turns of a text: its name, the stream served before it, and its streams.
+
+        None for any other text: then a full look makes a plan anew.
+        """
+        if not _TURNS.fullmatch(text):
+            return None
+        name, *turns = text.split()
+        end = None if turns[-1] in turns[1:-1] else turns[-1]
+        if end is not None:
+            turns.pop()
+        return cls(name, dict(pairwise(turns)), end)
+
+    def following(self, last: str, most: int) -> tuple[str, ...]:
+        """Return at most so many streams that this plan serves after a stream, each once."""
+        found: list[str] = []
+        number = self.after.get(last)
+        while number is not None and len(found) < most and number not in found[:1]:
+            found.append(number)
+            number = self.after.get(number)
+        return tuple(found)
+
+
+class PickupDelays:
+    """Pickup delays in ms of messages that the usual read has served; threads may share it."""
+
+    __slots__ = ("_delays", "add")
+
+    def __init__(self) -> None:
+        # Appending and taking one are whole for every thread.
+        self._delays: deque[int] = deque()
+        self.add = self._delays.append
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the delays must be sent to the server before more come."""
+        return len(self._delays) >= MOST_DELAYS
+
+    def take(self) -> str:
+        """Return the delays as a text of `top:how many`, and forget the delays.
+
+        A top is the power of two under which the histogram counts a delay, so the server works on a
+        few numbers for many delays.
+        """
+        tops: Counter[int] = Counter()
+        while self._delays:
+            try:
+                tops[1 << max(0, self._delays.popleft() - 1).bit_length()] += 1
+            except IndexError:
+                # Another thread has taken the last one.
+                break
+        return " ".join(f"{top}:{count}" for top, count in tops.items())
+
+    def put_back(self, taken: str) -> None:
+        """Take back pickup delays that the server has not counted."""
+        for counted in taken.split():
+            top, count = map(int, counted.split(":"))
+            self._delays.extend([top] * count)
+
+
+@dataclass(slots=True)
+class View:
+    """The knowledge of this process about one group: a guess that only saves round trips.
+
+    Fields: names: of the group's keys; fixed: the keys that every read passes; text: the group's
+    name; heads: numbers of the streams that are expected next; window: how many of them are passed;
+    plan: of the next turns, if there is one; last: the number of the stream that was served last,
+    as a text; span: how many streams there are; delays: pickup delays to be counted; hits: reads
+    since the window was changed; fresh: whether the last reply gave the heads; is_short: whether
+    the ring was shorter than the window; announced: consumer -> when it was last announced, by this
+    process's clock.
+    """
+
+    names: GroupNames
+    fixed: tuple[bytes, ...]
+    text: str
+    heads: tuple[int, ...]
+    span: int
+    delays: PickupDelays
+    plan: Turns | None = None
+    last: str = ""
+    window: int = LEAST_WINDOW
+    hits: int = 0
+    fresh: bool = False
+    is_short: bool = True
+    announced: dict[str | bytes, float] = field(default_factory=dict)

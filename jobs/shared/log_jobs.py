@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError
-from workstealing.recruiting.checks import checked_limit
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,
@@ -76,6 +75,7 @@ class LogJob(DivisibleJob):
     _kind: ClassVar[str]
     _done: ClassVar[str]
     _engines: Sequence[LogEngine]
+    dry_run: bool
 
     def __init__(
         self,
@@ -86,12 +86,9 @@ class LogJob(DivisibleJob):
         random: Callable[[], float],
     ) -> None:
         self.logs = _checked_logs(log, self._done)
-        self.structures = self.logs
-        self.limit = checked_limit(limit)
-        self.dry_run: bool = dry_run
+        default = f"{self._kind}.{self.logs[0].name}"
+        self._keep_clean(*self.logs, limit=limit, name=name, default=default, dry_run=dry_run)
         self._random = random
-        self.dependency: Hashable = self.logs[0].job_client.identity
-        self.name = f"{self._kind}.{self.logs[0].name}" if name is None else name
 
     def perform(self, slice: Slice) -> int:
         """Do a slice of one of the logs; see the class for its items, errors and cost."""

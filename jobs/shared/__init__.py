@@ -1,0 +1,1 @@
+"""The parts that several jobs share, and the statements of one: nothing here is a job."""
