@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -206,7 +206,8 @@ def main(words: Sequence[str] | None = None) -> int:
             is_proved = story.tell()
             if options.keep:
                 print(f"\n{story.address}/workstealing/ is served until Ctrl-C", flush=True)
-                signal.pause()
+                with suppress(KeyboardInterrupt):
+                    signal.pause()
             return 0 if is_proved else 1
     except WorkStealingError as error:
         print(f"archive: {error}", file=sys.stderr)

@@ -89,6 +89,9 @@ def running(request: pytest.FixtureRequest) -> Iterator[Running]:
         example = Running(request.param, Path(folder))
         yield example
         end(example.process)
+        # What a failed test has left running of its group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(example.process.pid, signal.SIGKILL)
 
 
 def test_the_index_has_a_line_for_each_example() -> None:
