@@ -1,9 +1,9 @@
 # Each target prepares what it needs; see scripts/setup.sh. Variables: DEMO_ARGS,
-# SURVEY_DEMO_ARGS, TEST_ARGS, TEST_WORKERS, PART, PROVE_ARGS, MATRIX_ARGS, BENCH_ARGS, PIPELINE_ARGS,
-# RELEASE_ARGS, PYTHON.
+# SURVEY_DEMO_ARGS, STORY_ARGS, TEST_ARGS, TEST_WORKERS, PART, PROVE_ARGS, MATRIX_ARGS, BENCH_ARGS,
+# PIPELINE_ARGS, RELEASE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo survey-demo pipeline cassandra test test-all test-part test-cassandra test-matrix test-durations lint format types bench prove release wheel docs clean
+.PHONY: help setup demo survey-demo story pipeline cassandra test test-all test-part test-cassandra test-matrix test-durations lint format types bench prove release wheel docs clean
 
 # One worker more than cores: the tests wait for servers for a third of their time.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$((n + 1)))
@@ -23,6 +23,9 @@ demo:  ## run the demo: make demo DEMO_ARGS="--seconds 20"
 survey-demo:  ## survey the garbage of real programs, and collect it
 	@bash scripts/setup.sh demo
 	@.venv/bin/workstealing survey-demo --html .cache/survey.html $(SURVEY_DEMO_ARGS)
+
+story: setup  ## one program tells the whole story: it kills, and proves that nothing was lost
+	@PYTHONPATH=examples $(PY) -m archive $(STORY_ARGS)
 
 pipeline: setup  ## run the example on Spark: make pipeline PIPELINE_ARGS="--seconds 30"
 	@PYTHONPATH=examples $(PY) -m spark_pipeline $(PIPELINE_ARGS)

@@ -171,7 +171,7 @@ def test_modules_are_attributes_of_their_packages() -> None:
         print(workstealing.structures.log.blocks.__name__)
         print(workstealing.jobs.leftovers.rule.Rule.__name__)
         print(workstealing.errors.__name__)
-        from workstealing.jobs import key_walk
+        from workstealing.jobs.shared import key_walk
         print(key_walk.KeyShare.__name__)
         print(workstealing.store.attempt.__name__)
     """

@@ -34,6 +34,7 @@ NAME, STREAM = "example:activity", "example:activity:stream"
 BLOCK = 500
 BATCH = 1000
 REWIND = 2000
+STOPPED = "stopped before the end: nothing is proved"
 END_SECONDS = 180.0
 
 
@@ -118,7 +119,9 @@ class Run:
         self._clear()  # what an earlier run may have left
         self._stack.callback(self._clear)
         session = self._start_spark()
-        self._append(past)
+        if not self._append(past):
+            print(STOPPED)
+            return 1
         # So many recruits, and slices so long, because all of it is to be seen within seconds.
         self._recruiter = Recruiter(seconds=0.1, breaker=1)
         self._recruiter.install(
@@ -144,7 +147,8 @@ class Run:
         if session is not None:
             self._spark = spark_minutes.Minutes(session, NAME, self._folder)
             self._stack.callback(self._spark.stop)
-            self._spark.catch_up()
+            if not self._wish.is_set():
+                self._spark.catch_up()
         # Who reads by offsets alone must have read what is trimmed; groups are spared.
         while len(self._mirror.paths) < len(past) and readers.problem is None:
             if self._wish.wait(0.05):
@@ -157,7 +161,7 @@ class Run:
         done = self._settle(len(past), readers, trimmer)
         self._summarize(len(past), self._answers)
         if self._wish.is_set():
-            print("stopped before the end: nothing is proved")
+            print(STOPPED)
             return 1
         self._prove(len(past) + self._answers.total(), settled=done)
         if readers.problem is not None:
@@ -190,12 +194,16 @@ class Run:
         print(f"Spark {session.version} counts by minute")
         return session
 
-    def _append(self, past: Sequence[Entry]) -> None:
+    def _append(self, past: Sequence[Entry]) -> bool:
+        """Append the past; return False if the user wishes an early end."""
         began = time.monotonic()
         for start in range(0, len(past), BATCH):
+            if self._wish.is_set():
+                return False
             self._log.append(*past[start : start + BATCH])
         seconds = time.monotonic() - began
         print(f"the past: {len(past):,} entries, by {BATCH:,} at a time, in {seconds:.2f} seconds")
+        return not self._wish.is_set()
 
     def _watch(self) -> None:
         """Let the site be visited; halfway a group goes back."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ CHANGES = 2_000
 PRODUCERS = 2
 CONSUMERS = 3
 BATCH = 25
+# A dead consumer's lease, and how long it is waited for that a recruit finds its batch.
+DEAD_LEASE, PATIENCE = 300.0, 240.0
 MEANINGS = {
     "documents": "rows of the table",
     "changes": "updates of rows by the producers; a row may be changed many times",
@@ -31,7 +35,7 @@ MEANINGS = {
     "wrong in the index": "documents whose last change the index lacks: 0 is what we want",
     "left in the queue": "documents that nobody has indexed yet: 0 at the end",
     "enlisted": "empty reads, at which a consumer had a moment to spare",
-    "returned by the reaper": "documents that a recruit took back from the dead consumer",
+    "returned by the reaper": "documents that recruits took back from the dead consumer",
 }
 
 
@@ -53,10 +57,12 @@ def create(path: Path) -> None:
         database.executemany("INSERT INTO documents VALUES (?, 0)", rows)
 
 
-def produce(path: Path, dirty: ShardedIck, seed: int) -> None:
+def produce(path: Path, dirty: ShardedIck, stopped: threading.Event, seed: int) -> None:
     """Change rows, and say that they are dirty: first the row, then the queue."""
     chance, database = random.Random(seed), connect(path)
     for _ in range(CHANGES // PRODUCERS):
+        if stopped.is_set():
+            break
         # A few documents are hot: that neither starves them nor fills the queue.
         number = int(DOCUMENTS * chance.random() ** 3)
         database.execute("UPDATE documents SET version = version + 1 WHERE id = ?", (number,))
@@ -74,12 +80,12 @@ def index(database: sqlite3.Connection, members: list[bytes]) -> None:
 
 
 def consume(
-    path: Path, dirty: ShardedIck, recruiter: Recruiter, producing: threading.Event, name: str
+    path: Path, dirty: ShardedIck, recruiter: Recruiter, stopped: threading.Event, name: str
 ) -> None:
     """Index what is dirty, until nothing is and nobody dirties any more."""
     database = connect(path)
     while True:
-        is_last_round = not producing.is_set()
+        is_last_round = stopped.is_set()
         try:
             with dirty.lease(name, lease=5, wait=5) as ick:
                 batch = ick.reserve(BATCH)
@@ -95,6 +101,11 @@ def consume(
     database.close()
 
 
+def in_hand(dirty: ShardedIck) -> list[int]:
+    """Return how many documents are reserved in each ick shard."""
+    return [shard["cset_size"] for shard in dirty.stats()["shards"]]
+
+
 def run(client: Any, folder: Path) -> dict[str, int]:
     """Let everybody work; return how many rows there are, and how many the index has wrong."""
     path = folder / "documents.sqlite"
@@ -103,33 +114,39 @@ def run(client: Any, folder: Path) -> dict[str, int]:
     dirty.add(str(number) for number in range(DOCUMENTS))
 
     # A consumer that dies with a batch in hand. Who leases its ick shard next would be given the
-    # batch; until then, a recruit takes it back.
-    dead = dirty.lease("dead", lease=5).__enter__()
-    lost = len(dead.reserve(BATCH))
+    # batch; as long as its own lease lasts, only a recruit takes it back.
+    lease = dirty.lease("dead", lease=DEAD_LEASE)
+    lost = len(lease.__enter__().reserve(BATCH))
+    (of_the_dead,) = (number for number, held in enumerate(in_hand(dirty)) if held)
 
-    # What goes stale is put back by whoever has a moment to spare.
+    # A recruit puts back what goes stale: any consumer that has a moment to spare.
     recruiter = Recruiter(seconds=0.2)
-    reaper = IckReaper(dirty, lease=0.4, limit=BATCH)
-    recruiter.install(reaper, rate=0.5)
+    recruiter.install(IckReaper(dirty, lease=0.4, limit=BATCH), rate=0.5)
 
-    producing = threading.Event()
-    producing.set()
+    stopped = threading.Event()
     producers = [
-        threading.Thread(target=produce, args=(path, dirty, seed)) for seed in range(PRODUCERS)
+        threading.Thread(target=produce, args=(path, dirty, stopped, seed))
+        for seed in range(PRODUCERS)
     ]
     consumers = [
-        threading.Thread(
-            target=consume, args=(path, dirty, recruiter, producing, f"consumer {number}")
-        )
-        for number in range(CONSUMERS)
+        threading.Thread(target=consume, args=(path, dirty, recruiter, stopped, f"consumer {each}"))
+        for each in range(CONSUMERS)
     ]
     for thread in (*producers, *consumers):
         thread.start()
-    for thread in producers:
-        thread.join()
-    producing.clear()
-    for thread in consumers:
-        thread.join()
+    try:
+        # By what the Ick holds: a recruit whose reply was late does not know that it returned them.
+        give_up = time.monotonic() + PATIENCE
+        while (left := in_hand(dirty)[of_the_dead]) and time.monotonic() < give_up:
+            time.sleep(0.05)
+        for thread in producers:
+            thread.join()
+    finally:
+        # At Ctrl-C, too: the dead consumer's lease ends, and the others come to an end.
+        lease.__exit__(None, None, None)
+        stopped.set()
+        for thread in (*producers, *consumers):
+            thread.join()
 
     database = connect(path)
     (wrong,) = database.execute(
@@ -145,7 +162,7 @@ def run(client: Any, folder: Path) -> dict[str, int]:
         "wrong in the index": wrong,
         "left in the queue": dirty.stats()["total_size"],
         "enlisted": recruiter.stats()["enlisted"],
-        "returned by the reaper": recruiter.stats()["jobs"][reaper.name]["items"],
+        "returned by the reaper": lost - left,
     }
 
 
@@ -161,4 +178,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -24,4 +24,7 @@ if __name__ == "__main__":
         print(f"curl -i http://{where}/item/17     # X-Cache: miss, then hit", flush=True)
         print(f"curl http://{where}/figures        # who enlisted, who was recruited", flush=True)
         sys.argv.append(where)
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -61,7 +61,8 @@ class Newsroom:
             article = b"article %d of editor %d" % (number, editor)
             self.due[article] = time.time() + (chance.uniform(0, 2) if number % 2 else 0)
             self.queue.put(article, self.due[article])
-            time.sleep(0.02)
+            if self.closed.wait(0.02):
+                return
 
     def publish(self, publisher: str, *, dies: bool = False) -> None:
         """Publish what is due until the newsroom closes, or die with the first articles in hand."""
@@ -91,13 +92,17 @@ class Newsroom:
         heads = [f"shard {number}" for number in range(TIME_SHARDS)]
         print("   s ", *(f"{head:>9}" for head in heads), "leased consumed")
         start = time.monotonic()
-        while not self.closed.wait(PERIOD):
-            left = look_at(self.queue, time.monotonic() - start)
-            is_done = len(self.published) == EDITORS * ARTICLES and not left
-            if is_done or time.monotonic() > start + PATIENCE:
-                self.closed.set()
-        for thread in threads:
-            thread.join()
+        try:
+            while not self.closed.wait(PERIOD):
+                left = look_at(self.queue, time.monotonic() - start)
+                is_done = len(self.published) == EDITORS * ARTICLES and not left
+                if is_done or time.monotonic() > start + PATIENCE:
+                    self.closed.set()
+        finally:
+            # At Ctrl-C, too: all put down their work before the Redis ends.
+            self.closed.set()
+            for thread in threads:
+                thread.join()
 
     def report(self) -> int:
         """Print what became of the articles; return how many were lost."""
@@ -174,4 +179,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

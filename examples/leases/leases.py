@@ -10,6 +10,7 @@ Run it from the checkout: `.venv/bin/python examples/leases/leases.py`
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -98,11 +99,13 @@ def run(client: Any) -> tuple[Counter[str], int]:
     stalled = threading.Thread(target=worker.rebuild, args=("stalled", stall))
     stalled.start()
     begun.wait(PATIENT_SECONDS)
-    while not archive.reports:
-        worker.rebuild("stalled", brief)
-        time.sleep(0.01)
-    finished.set()
-    stalled.join()
+    try:
+        while not archive.reports:
+            worker.rebuild("stalled", brief)
+            time.sleep(0.01)
+    finally:
+        finished.set()
+        stalled.join()
 
     # Some die with the lease in their hands, and nobody ever asks for their reports again.
     for number in range(REPORTS):
@@ -130,4 +133,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

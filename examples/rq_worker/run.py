@@ -83,4 +83,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

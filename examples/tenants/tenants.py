@@ -68,6 +68,8 @@ class Service:
     def produce(self, tenant: Tenant) -> None:
         """Submit a tenant's messages."""
         for number in range(tenant.messages):
+            if self.is_done():
+                return
             self.queue.write(tenant.name, {"number": str(number)})
             self.written[tenant.name, number] += 1
             time.sleep(tenant.pause)
@@ -113,8 +115,14 @@ class Service:
         threads += [threading.Thread(target=self.supervise, args=(n,)) for n in range(WORKERS)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        finally:
+            # At Ctrl-C, too: all put down their work before the Redis ends.
+            self.stop_at = 0.0
+            for thread in threads:
+                thread.join()
 
 
 def serve(client: Any, name: str, streams: int, old: ShuffleQueue) -> Service:
@@ -203,4 +211,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

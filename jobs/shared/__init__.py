@@ -1,1 +1,1 @@
-"""The parts that several jobs share, and the statements of one: nothing here is a job."""
+"""The parts of jobs: looks at a due index, walks over keys, moves, and a database's rows."""

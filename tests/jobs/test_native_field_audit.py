@@ -14,6 +14,7 @@ import redis
 from prometheus_client import CollectorRegistry
 
 from support.dashboards import TOKEN, make_app
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer, wait_until
 from workstealing import Recruiter
 from workstealing.cli import main

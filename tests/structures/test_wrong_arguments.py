@@ -21,6 +21,7 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 
 import workstealing
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from support.table_source import TableSource
 from workstealing import Fleet, Recruiter, jobs, store, structures

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 import pytest
 
-from workstealing.clock import SYSTEM_CLOCK, Clock
+from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
+from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 
 PATIENT_SECONDS = 30.0
@@ -24,15 +25,20 @@ ROUNDING_SECONDS = 0.010
 """By how much a wait may seem too short: servers count whole milliseconds by their own clock."""
 _TICK_SECONDS = 0.005
 _OWN_SECONDS = 1.0
+_AMPLE_SECONDS = 5.0
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a job wait longer than 50 ms for a reply: a busy machine is no dead server.
 
-    Import it where the time-out itself is not what is tested. Deadlines stay as they are, and no
-    wait passes one; only the bound of a single reply is raised, also from the second that a backlog
-    allows. What a test sets by `set_timeout`, or gives as less than that, stays.
+    Import it where the time-out itself is not what is tested. No wait passes a deadline; only the
+    bound of a single reply is raised, also from the second that a backlog allows. What a test sets
+    by `set_timeout`, or gives as less than that, stays.
+
+    A slice or a backlog of five seconds or more means: time enough. A process of a low priority may
+    wait as long for its turn, so these get more. Shorter ones, and those by a clock of the test's
+    own, keep their deadline.
     """
     be_patient(monkeypatch)
 
@@ -48,9 +54,19 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         own = timeout >= _OWN_SECONDS
+        if seconds == timeout and timeout >= _AMPLE_SECONDS and clock is SYSTEM_CLOCK:
+            seconds = max(timeout, PATIENT_SECONDS)
         make(self, seconds, max(timeout, PATIENT_SECONDS) if own else timeout, clock)
 
+    begin = Slice.__init__
+
+    def amply(self: Slice, limit: int, seconds: Duration, clock: Clock = SYSTEM_CLOCK) -> None:
+        begin(self, limit, seconds, clock)
+        if self.seconds >= _AMPLE_SECONDS and clock is SYSTEM_CLOCK:
+            self.deadline += max(0.0, PATIENT_SECONDS - self.seconds)
+
     monkeypatch.setattr(Budget, "__init__", patiently)
+    monkeypatch.setattr(Slice, "__init__", amply)
 
 
 def left(seconds: float) -> Any:

@@ -1,4 +1,4 @@
-"""The example examples/spark_pipeline, run as a process of its own by its tests."""
+"""The examples on Spark, each run as a process of its own by its tests."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ _MARK = "WORKSTEALING_TEST_PIPELINE"
 
 
 class PipelineRun:
-    """A run of the example; leave it to end it.
+    """A run of examples/spark_pipeline; leave it to end it.
 
     Arguments:
         options: of its command line.
         environment: what it finds there beside this process's own.
     """
+
+    module = "spark_pipeline"
 
     def __init__(self, *options: str, environment: Mapping[str, str] | None = None) -> None:
         self._mark = uuid.uuid4().hex
@@ -39,7 +41,7 @@ class PipelineRun:
         self.output = Path(self._folder.name) / "output"
         with self.output.open("wb") as output:
             self.process: subprocess.Popen[bytes] = spawn(
-                [sys.executable, "-P", "-u", "-m", "spark_pipeline", *options],
+                [sys.executable, "-P", "-u", "-m", self.module, *options],
                 stdout=output,
                 stderr=output,
                 env={
@@ -123,6 +125,12 @@ class PipelineRun:
             for task in (stage.get("tasks") or {}).values()
         ]
         return sum(task["attempt"] > 0 and task["status"] == "SUCCESS" for task in tasks)
+
+
+class StoryRun(PipelineRun):
+    """A run of examples/archive."""
+
+    module = "archive"
 
 
 def _read(url: str) -> Any:
