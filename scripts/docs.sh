@@ -11,7 +11,12 @@ bash scripts/group_venv.sh docs
 exec 9> .cache/docs-site.lock
 ! command -v flock > /dev/null || flock 9
 .venv/bin/python -P scripts/docs_site.py
-# The theme's notice about its successor is for its users, not for ours.
-NO_MKDOCS_2_WARNING=1 .cache/docs/bin/python -m mkdocs --quiet build --strict --clean \
-    --site-dir "$(realpath -m "$site")"
+# The theme's notice about its successor is for its users, not for ours. Not --quiet: mkdocs counts
+# the warnings that it prints, and --strict fails by their number.
+log=.cache/docs-site.log
+if ! NO_MKDOCS_2_WARNING=1 .cache/docs/bin/python -m mkdocs build --strict --clean \
+    --site-dir "$(realpath -m "$site")" > "$log" 2>&1; then
+    grep -v "^INFO" "$log" >&2
+    exit 1
+fi
 printf 'docs: open %s\n' "$site/index.html"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.docs_environment import need_docs_environment, run
+from support.docs_environment import ROOT, need_docs_environment, run
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +34,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = run("docs.sh", folder)
     assert built.returncode == 0, built.stdout + built.stderr
     return folder
+
+
+def test_a_link_to_no_heading_fails_the_build(tmp_path: Path) -> None:
+    """In a checkout of its own: --strict counts only the warnings that mkdocs prints."""
+    need_docs_environment()
+    own = {"docs", "scripts", ".cache", ".git"}
+    for each in ROOT.iterdir():
+        if each.name not in own:
+            (tmp_path / each.name).symlink_to(each)
+    for name in ("docs", "scripts"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "docs").symlink_to(ROOT / ".cache" / "docs")
+    with (tmp_path / "docs" / "words.md").open("a") as page:
+        page.write("\nSee [it](ick.md#no-such-heading).\n")
+    command = ["bash", tmp_path / "scripts" / "docs.sh"]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode != 0
+    assert "does not contain an anchor '#no-such-heading'" in built.stderr
 
 
 class Loaded(HTMLParser):
