@@ -10,8 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import workstealing
 from support.servers import RedisServer
+from workstealing.structures import VolatileHashes
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -123,3 +126,34 @@ def test_testing() -> None:
         exec(compile(block, "testing.md", "exec"), names)
     assert len(names["done"]) == 2
     assert names["timed"].stats()["jobs"]["slow"]["items"] == 3
+
+
+def test_fastapi(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKSTEALING_REDIS_URL", redis7.url)
+
+    async def look_up(item: int) -> tuple[str, str]:
+        return f"{item}.00", "3"
+
+    async def find_related(item: int) -> list[int]:
+        return [item + 1]
+
+    names: dict[str, Any] = {"look_up": look_up, "find_related": find_related}
+    text = (DOCS / "fastapi.md").read_text("utf-8")
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+        exec(compile(block, "fastapi.md", "exec"), names)
+    names["test_a_hit_enlists"]()
+    with names["TestClient"](names["app"]) as web:
+        assert web.get("/item/17").json() == {"price": "17.00", "stock": "3"}
+        assert web.get("/related/17").json() == web.get("/related/17").json() == [18]
+
+
+def test_native_fields(redis8: RedisServer) -> None:
+    items = VolatileHashes(redis8.client(), namespace="items", backend="emulated")
+    items.hsetex("item:7", mapping={"price": "9"}, ex=3600)
+    names = names_after("native_fields.md", redis8)
+    assert list(names["recruiter"].jobs()) == [
+        "hash_field_expiry.items",
+        "migrate_to_native.items",
+        "migrate_to_emulated.items",
+    ]
+    assert names["MigrateToNative"](names["items"]).backlog().count == 1
