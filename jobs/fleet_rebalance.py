@@ -232,7 +232,7 @@ class FleetRebalance(DivisibleJob):
         return self._step(node, layout, (number,), place, slice)
 
     def warm_up(self) -> None:
-        """Load the scripts and prepare connections; no round trip."""
+        """Load the scripts from their files and make connection objects; no round trip."""
         for each in self.structures:
             each.job_client.warm_up("fleet/", LAYOUT_SCRIPTS)
 

@@ -109,7 +109,7 @@ class IckReaper(DivisibleJob):
         return reaper.count(slice) if self.dry_run else reaper.reap(slice)
 
     def warm_up(self) -> None:
-        """Load the structure's scripts from their files and prepare connections; no round trip."""
+        """Load the scripts from their files and make a connection object; no round trip."""
         self._icks()[0].job_client.warm_up("ick/")
 
     def parts(self, n: int) -> list[tuple[int, ...]]:

@@ -83,8 +83,9 @@ class LogCompactor(LogJob):
     Raises: ConfigurationError; MissingExtraError for ``zstd`` without the extra ``log``.
 
     Readers find one form or the other at any moment, with the same entries; a read changes nothing,
-    so it aborts no slice. If a block is evicted or deleted meanwhile, the slice is aborted. Every
-    reader of the log needs the codec: choose ``zlib`` if some of them lack the extra.
+    so it aborts no slice. If a block that a slice works on is evicted or deleted meanwhile, the
+    slice leaves the block out, or is aborted. Every reader of the log needs the codec: choose
+    ``zlib`` if some of them lack the extra.
 
     Each process learns how many bytes a second it compresses (reckoned at first as 100 MB/s with
     zstd, 25 MB/s with zlib, less at higher levels), and a slice begins only blocks that fit into

@@ -1,4 +1,4 @@
-"""The job that evicts the oldest entries of logs, and frees the blocks that evictions have left."""
+"""The job that evicts the oldest entries of logs, and frees the memory of evicted blocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LogTrimmer(LogJob):
     Raises: ConfigurationError.
 
     Bounds that are None do not count, and the first bound that is passed decides. With bounds or
-    without, it frees the blocks that `Log.evict` and ``append(keep=)`` have left.
+    without, it frees the memory of blocks that `Log.evict` and ``append(keep=)`` have left.
 
     - Whole blocks go, so that memory is freed; the block that is being written stays. If all
       entries of the log are too old, then the entries in that block are evicted too. Readers do not

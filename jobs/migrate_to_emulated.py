@@ -217,7 +217,7 @@ class MigrateToEmulated(DivisibleJob):
         return Backlog(found.fields, age, what, found.is_all)
 
     def warm_up(self) -> None:
-        """Load the structure's scripts from their files and prepare connections; no round trip."""
+        """Load the scripts from their files and make a connection object; no round trip."""
         self.hashes.job_client.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
 
 

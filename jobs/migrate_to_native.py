@@ -136,7 +136,7 @@ class MigrateToNative(DivisibleJob):
         return self._migrator.backlog(seconds_of(seconds, "seconds"))
 
     def warm_up(self) -> None:
-        """Load the structure's scripts from their files and prepare connections; no round trip."""
+        """Load the scripts from their files and make a connection object; no round trip."""
         self.hashes.job_client.warm_up("volatile_hashes/", LAYOUT_SCRIPTS)
 
     def parts(self, n: int) -> list[DuePart]:

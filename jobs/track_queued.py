@@ -114,7 +114,7 @@ class TrackQueued(Job):
         return Backlog(count, None if count else 0.0, "ids to track", exact=is_all)
 
     def warm_up(self) -> None:
-        """Load the structure's scripts from their files and prepare connections; no round trip."""
+        """Load the scripts from their files and make a connection object; no round trip."""
         self.tracked.job_client.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
     def _add(self, members: list[bytes], slice: Slice) -> tuple[int, bool]:

@@ -174,7 +174,7 @@ class UntrackDone(Job):
         return Backlog(round(total * stale / len(drawn)), oldest, WITHOUT_WORK, exact=False)
 
     def warm_up(self) -> None:
-        """Load the structure's scripts from their files and prepare connections; no round trip."""
+        """Load the scripts from their files and make a connection object; no round trip."""
         self.tracked.job_client.warm_up("tracked_set/", LAYOUT_SCRIPTS)
 
     def _choose(self, slice: Slice) -> tuple[int | None, float]:

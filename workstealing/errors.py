@@ -1,6 +1,7 @@
 """Every error that this package raises of its own accord, in one tree.
 
-Errors of redis-py, of the user's own jobs and of frameworks pass through unchanged.
+Errors of redis-py, of the user's own jobs and of frameworks pass through unchanged, unless this
+package has an error of its own for them, such as LayoutError for a key of another type.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class AdoptHashes(DivisibleJob):
         self._adoption.forget_places()
 
     def warm_up(self) -> None:
-        """Load the structure's scripts from their files and prepare connections; no round trip."""
+        """Load the scripts from their files and make a connection object; no round trip."""
         self.hashes.job_client.warm_up("volatile_hashes/", "walk/", LAYOUT_SCRIPTS)
 
     def parts(self, n: int) -> list[WalkPart]:

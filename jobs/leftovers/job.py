@@ -210,7 +210,7 @@ class Leftovers(DivisibleJob):
         return self.side_keys.beside(None, f"{kind}:{rule.name}{where}".encode())
 
     def warm_up(self) -> None:
-        """Load the scripts and prepare connections; no round trip."""
+        """Load the scripts from their files and make a connection object; no round trip."""
         self._job_client.warm_up("leftovers/", "walk/")
 
     def parts(self, n: int) -> list[LeftoversPart]:

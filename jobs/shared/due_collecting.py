@@ -428,7 +428,7 @@ class CollectingJob(DivisibleJob):
         )
 
     def warm_up(self) -> None:
-        """Load the structure's scripts from their files and prepare connections; no round trip."""
+        """Load the scripts from their files and make connection objects; no round trip."""
         for each in self._collectors.values():
             each.warm_up()
 

@@ -99,7 +99,7 @@ class LogJob(DivisibleJob):
         return self._engines[number].work(slice, dry_run=self.dry_run)
 
     def warm_up(self) -> None:
-        """Load the structure's scripts from their files and prepare connections; no round trip."""
+        """Load the scripts from their files and make a connection object; no round trip."""
         self.logs[0].job_client.warm_up("log/")
 
     def parts(self, n: int) -> list[tuple[int, ...]]:

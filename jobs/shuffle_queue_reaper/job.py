@@ -477,7 +477,7 @@ class ShuffleQueueReaper(DivisibleJob):
         return self.reaper.count(slice) if self.dry_run else self.reaper.reap(slice)
 
     def warm_up(self) -> None:
-        """Load the structure's scripts from their files and prepare connections; no round trip."""
+        """Load the scripts from their files and make a connection object; no round trip."""
         self.queue.job_client.warm_up("shuffle_queue/")
 
     def parts(self, n: int) -> list[tuple[int, ...]]:

@@ -245,7 +245,7 @@ class TimeShardSweeper(Job):
         return Backlog(count, oldest if age_known else None, "messages to sweep")
 
     def warm_up(self) -> None:
-        """Load the structure's scripts from their files and prepare connections; no round trip."""
+        """Prepare for a first slice without a connection; no round trip."""
         self.sweeping.warm_up()
 
     def _choose(self, slice: Slice) -> int | None:

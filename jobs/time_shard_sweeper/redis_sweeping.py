@@ -65,7 +65,7 @@ class RedisSweeping:
         return self._job_client.identity
 
     def warm_up(self) -> None:
-        """Load the scripts and prepare connections; no round trip."""
+        """Load the scripts from their files and make a connection object; no round trip."""
         self._job_client.warm_up(SCRIPTS, LAYOUT_SCRIPTS)
 
     def sweep(

@@ -1,10 +1,10 @@
 --@library
 -- listed(held): returns find(member, score) and mask(entry), for what a held reservation lists.
---   find: the entry of a member reserved with that score, or nil. It halves the list from milestone
---   to milestone and reads a few KB, however long the list is. The list has the order of the consumer
---   set; what is not where it belongs is judged as not listed, which takes longer and is as safe.
---   So is what lies beyond 1,000 entries or 128 KB without a milestone: a release before there were
---   any has written the list, or its members are of 8 KB.
+--   find: the entry of a member reserved with that score, or nil. The function bisects the list by
+--   the milestones in it, and reads a few KB, however long the list is. The list has the order of
+--   the consumer set; what is not where it belongs is judged as not listed, which takes longer and
+--   is as safe. So is what lies beyond 1,000 entries or 128 KB without a milestone: a release
+--   before there were any has written the list, or its members are of 8 KB.
 --   mask: the entry is listed no more. The first bytes of its member and of its score move by 128,
 --   so that nothing shifts, the order can still be read, and a reader who knows of no masks finds
 --   another member.

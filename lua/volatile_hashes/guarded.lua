@@ -1,8 +1,8 @@
 -- Runs the server's own hash command, unless this package's keys keep the hash's deadlines again.
 --   KEYS[1] hash
---   KEYS[2] its mark
+--   KEYS[2] layout mark of this hash
 --   KEYS[3] for a command with two hashes the destination
---   KEYS[4] its mark
+--   KEYS[4] layout mark of the destination
 --   ARGV[1] the mark of a native namespace
 --   ARGV[2] the command's word
 --   ARGV[3..] its arguments behind the names of hashes

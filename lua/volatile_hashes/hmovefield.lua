@@ -1,19 +1,19 @@
 -- Moves a field of a volatile hash, with its deadline, to a field of another hash (or of the same
 -- hash).
 --   KEYS[1] hash of the source
---   KEYS[2] its deadlines
---   KEYS[3] its due index
---   KEYS[4] its mark
+--   KEYS[2] deadlines of the source
+--   KEYS[3] due index of the source
+--   KEYS[4] layout mark of the source
 --   KEYS[5] hash of the destination
---   KEYS[6] its deadlines
---   KEYS[7] its due index
---   KEYS[8] its mark
---   KEYS[9] the destination's leases
---   ARGV[1] mark
+--   KEYS[6] deadlines of the destination
+--   KEYS[7] due index of the destination
+--   KEYS[8] layout mark of the destination
+--   KEYS[9] leases of the destination
+--   ARGV[1] the mark that the caller expects
 --   ARGV[2] FIELDS
 --   ARGV[3] 2
 --   ARGV[4] the field
---   ARGV[5] its new name
+--   ARGV[5] the field's new name
 -- Returns 1, or 0 when there is no such field; no computer of the new one stores anything over it.
 --@include leases
 --@include two_hashes

@@ -1,14 +1,14 @@
 -- RENAME source destination, for a volatile hash: with its deadlines; the destination is overwritten.
 --   KEYS[1] hash of the source
---   KEYS[2] its deadlines
---   KEYS[3] its due index
---   KEYS[4] its mark
+--   KEYS[2] deadlines of the source
+--   KEYS[3] due index of the source
+--   KEYS[4] layout mark of the source
 --   KEYS[5] hash of the destination
---   KEYS[6] its deadlines
---   KEYS[7] its due index
---   KEYS[8] its mark
---   ARGV[1] mark
--- Returns OK. Errors: no such key, also when no field is live.
+--   KEYS[6] deadlines of the destination
+--   KEYS[7] due index of the destination
+--   KEYS[8] layout mark of the destination
+--   ARGV[1] the mark that the caller expects
+-- Returns OK. Errors: no such key, also when no field of the source is live.
 --@include two_hashes
 local hash, deadlines, due, mark, to_hash, to_deadlines, to_due, to_mark = unpack(KEYS)
 local problem = refuse_rename(hash, deadlines, due, mark, to_deadlines, to_due, to_mark, ARGV[1])

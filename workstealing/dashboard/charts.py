@@ -92,9 +92,10 @@ class _Spot:
 class _Strip:
     """The minutes of a range, gathered place by place.
 
-    Fields: times: the beginnings of the places; step: the minutes of each; jobs: the names of the
-    charted ones in the ledger, and whether each is a dry run; spans: the seconds that the counts of
-    each place are of; enlisted and processes: in each place; places: of each job.
+    Fields: times: when each place begins; step: how many minutes a place has; jobs: each charted
+    job's name in the ledger, and whether the job is a dry run; spans: for how many seconds of each
+    place there are counts; enlisted and processes: of each place; places: each job's figures, place
+    by place.
     """
 
     times: list[int]

@@ -86,7 +86,7 @@ class ListedItem:
 
 
 def list_dead(watched: Watched, most: int = MOST_LISTED) -> list[ListedItem]:
-    """List at most so many of a structure's dead items, the longest dead first.
+    """List at most `most` of a structure's dead items, the longest dead first.
 
     If there are more, the structure chooses. A few round trips for each of its parts.
     """
@@ -98,7 +98,7 @@ def list_dead(watched: Watched, most: int = MOST_LISTED) -> list[ListedItem]:
 
 
 def listed(box: SetsAside, most: int, most_bytes: int = _BYTES) -> list[Any]:
-    """Return at most so many dead items, and fewer if they are large.
+    """Return at most `most` dead items, and fewer if they are large.
 
     The items' size is unknown beforehand, so the function asks for a few first, and then for more.
     """

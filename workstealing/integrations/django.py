@@ -107,7 +107,7 @@ class WorkStealingMiddleware:
 
 
 class WorkStealingConfig(AppConfig):  # type: ignore[misc]
-    """The Django app; its system checks find faulty settings at start-up."""
+    """The Django app; its system checks let `manage.py check` find faulty settings."""
 
     name = __name__
     label = "workstealing"

@@ -227,7 +227,8 @@ class Exchange(Deferral):
     def is_left_open(self) -> bool:
         """Whether nobody closes the body unless the program does: Werkzeug's and Flask's client.
 
-        No network lies between that client and the application, so a whole body has gone out.
+        No network lies between such a test client and the application, so a whole body has gone
+        out.
         """
         return getattr(self._start_response, "__module__", None) == _TEST_CLIENT
 

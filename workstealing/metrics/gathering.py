@@ -253,7 +253,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         """Prepare for the last send, because the process or its listening ends."""
 
     def _release(self) -> None:
-        """Release the thread's resources; it ends now."""
+        """Release the thread's resources; the thread ends now."""
 
     def on_added(self, recruiter: Recruiter) -> None:
         """Ask this recruiter, too, for its last counts when the process ends."""
@@ -261,7 +261,7 @@ class Gathering(Hooks, ABC, Generic[Batch]):
         LISTENERS.add(self)
 
     def unsent_seconds(self) -> float | None:
-        """Return for how long the receiver has taken no counts; None: none were sent yet.
+        """Return for how long the receiver has taken no counts; None: no send was tried yet.
 
         0 if the last send was well. If not, the time from the first failed attempt to the last one,
         or to this moment while an attempt lasts: a process without callers makes none.
@@ -384,7 +384,7 @@ _alive: weakref.WeakSet[Gathering[Any]] = weakref.WeakSet()
 def unsent(names: JobNames, teller: Gathering[Any] | None = None) -> dict[str, float]:
     """Return the receivers of counts, such as a ledger, and for how long each has taken none.
 
-    A receiver that no counts were sent to is absent.
+    A receiver is absent until this process has first tried to send counts to it.
 
     Arguments:
         names: those that are told apart; the others are one.

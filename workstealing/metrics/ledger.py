@@ -104,12 +104,12 @@ class Ledger(Gathering[Unsent], Watcher):
 
     A hook's call only counts, under a lock. After the interval it wakes a daemon thread of this
     process. The thread sends one pipeline: a MULTI of a few commands for each recruited job, with
-    the questions of companions (the fleet's settings). The thread uses a one-attempt connection
-    with short time-outs. While a slice does not end, another thread sees to it that the fleet hears
-    of it. Each count arrives at most once. The counts of a bounded number of jobs wait for an
-    unreachable server, and count in the minute of their arrival. If the connection breaks during a
-    send, those counts are lost, because they may have arrived. A dead server costs one line in the
-    log a minute.
+    the questions of companions (the fleet's settings). The daemon thread uses a one-attempt
+    connection with short time-outs. While a slice does not end, another thread sees to it that the
+    fleet hears of it. Each count arrives at most once. The counts of a bounded number of jobs wait
+    for an unreachable server, and count in the minute of their arrival. If the connection breaks
+    during a send, those counts are lost, because they may have arrived. A dead server costs one
+    line in the log a minute.
 
     Arguments:
         client: any client of redis-py.

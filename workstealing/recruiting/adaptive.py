@@ -74,8 +74,8 @@ class Traffic:
     """Two means of the enlist frequency, fed about once a second.
 
     `now` follows within two seconds, or within the time of ten enlists if that is longer. A spike
-    then costs few slices, and chance does not shake the rates. `usual` follows within six hours, so
-    the process still knows the day after a quiet night.
+    then costs few slices, and chance does not shake the rates. `usual` is a mean of about six
+    hours, so after a quiet night the process still remembers the traffic of the day before.
 
     Arguments:
         now: the clock's monotonic seconds.
@@ -163,7 +163,9 @@ _CAP_BRAKES, _CAP_STOPS = 0.85, 0.98
 
 @dataclass(frozen=True, slots=True, init=False)
 class Adaptive:
-    """A rate that follows the garbage; pass it as `rate=` where a number would stand.
+    """A rate that follows the age of the garbage; pass it as `rate=` where a number would stand.
+
+    If a job reports no age, its rate goes by full and idle slices.
 
     Arguments:
         floor: the lowest rate, which finds new garbage after a time without any.

@@ -27,7 +27,7 @@ When = Callable[[Any], object]
 
 
 class Enlister(Protocol):
-    """A Recruiter, or an object of the user's own with the same method.
+    """A Recruiter, or an object of the user's own with the method `enlist`.
 
     A Recruiter also has `draw`, which returns None for a dismissed caller, or a `Recruit`, whose
     slice can wait until the response has gone out.

@@ -184,7 +184,7 @@ class PartJob(Job):
     @property
     @abc.abstractmethod
     def is_drained(self) -> bool:
-        """Whether the last slice ended a look at the whole part that found nothing to do."""
+        """Whether the last slice ended a pass over the whole part that found nothing to do."""
 
 
 class DivisibleJob(Job):

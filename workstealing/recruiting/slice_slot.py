@@ -90,7 +90,7 @@ class _SlotHolder(Generic[T]):
 
 
 class SliceSlot:
-    """A slot for one slice at a time: a lock that nobody waits for and nobody has to release.
+    """A slot for one slice at a time: nobody waits for it, and the end of a slice frees it.
 
     The slot is free as soon as its holder's run has ended. No method waits or locks, so threads,
     greenlets, signal handlers and finalizers may all ask.

@@ -139,7 +139,7 @@ class QueryEar:
 
 
 class StreamProxy:
-    """The object that Spark calls for the events of streams, in a thread of their own queue.
+    """The object whose methods Spark calls for events of streams, in the thread of their queue.
 
     PySpark's own one turns each event into Python objects first, by hundreds of calls into the JVM.
     This one asks for the event's JSON.

@@ -32,8 +32,9 @@ SparkOrBuilder = TypeVar("SparkOrBuilder", SparkSession, SparkSession.Builder)
 class Installation:
     """The arguments of `install()`.
 
-    Fields: settings, for executors; context, of the running application, None for a builder;
-    accumulator, where it was asked for; remote: the session, of Spark Connect.
+    Fields: settings: for the executors; context: of the running application, None for a builder;
+    accumulator: None if none was asked for; remote: the session if it is of Spark Connect, else
+    None.
     """
 
     settings: EpilogueSettings

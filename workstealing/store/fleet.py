@@ -157,8 +157,8 @@ class Fleet(_EitherFleet[BlockingClient]):
     and no key moves. Raises: ConfigurationError. Makes no connection.
 
     Give it to a structure in the place of a client. `VolatileHashes` and `DurableKeys` are spread
-    by their keys. Another structure lives as a whole on the node of its name. A dead node harms its
-    own keys only. See docs/fleets.md.
+    by their keys. A structure of any other class lives as a whole on one node, which its name
+    decides. A dead node harms its own keys only. See docs/fleets.md.
     """
 
     _is_async_client = False

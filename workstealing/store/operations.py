@@ -445,7 +445,7 @@ def read_all(operations: Sequence[Operation], replies: Sequence[Any]) -> list[An
 
 
 class Blocking:
-    """The form of a class whose operations run at once. It has a `client` and a `job_client`."""
+    """The form of a class whose operations run at once. Subclasses have `client`, `job_client`."""
 
     # redis-py's own name for it: its command classes are typed by it.
     _is_async_client: Literal[False] = False
@@ -477,7 +477,7 @@ class BlockingWaiting(Blocking):
 
 
 class Asynchronous:
-    """The form of a class whose operations are awaited. It has a `client` and a `job_client`."""
+    """The form of a class whose operations are awaited. Subclasses have `client`, `job_client`."""
 
     _is_async_client: Literal[True] = True
     client: Any

@@ -1,14 +1,14 @@
 """Calls that redis-py's usual way would harm: they are sent once, read fresh, or sent aside.
 
-Once: a reply that was cut off leaves two answers open: done, and not done. redis-py's retries send
-the command again, and then a count counts twice, and an `add` of an absent key says that it was
-there. So a call whose repetition would do, or answer, something else is never sent twice.
+Sent once: if a reply was cut off, nobody knows whether the command was done. If redis-py's retries
+send the command again, a count may count twice, and an `add` of an absent key may answer that the
+key was there. So a call whose repetition would do, or answer, something else is never sent twice.
 
-Fresh: a client with a `CacheConfig` answers a command from a reply that it has kept. It needs the
-keys of each command as an option, and what it has kept outlives the deadline of a field. Such reads
-bypass its client-side cache.
+Read fresh: a client with a `CacheConfig` answers a command from a reply that it has kept. It needs
+the keys of each command as an option, and what it has kept outlives the deadline of a field. Such
+reads bypass its client-side cache.
 
-Aside: a caller that is interrupted gives back what it may have been granted. The caller's own
+Sent aside: a caller that is interrupted gives back what it may have been granted. The caller's own
 connection may still owe it a reply, its pool may be full, and redis-py would try again for a long
 time. A job's connection is not taken either: what is sent on it must fit into a slice. So commands
 are sent in a bounded time, on a connection of their own.

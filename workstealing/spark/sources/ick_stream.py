@@ -187,7 +187,8 @@ class IckConsumer:
     def commit(self, end: IckOffset) -> None:
         """Finish what was read up to `end`, if `latest` has not done so; faults are passed over.
 
-        Spark fails a query whose commit fails, and does not repeat it; the next `latest` does.
+        If this method raised an error, Spark would fail the query, and would not repeat the commit.
+        So a fault is passed over, and the next `latest` finishes what the commit could not.
         """
         try:
             if self._leases is not None:

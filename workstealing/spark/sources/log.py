@@ -2,9 +2,9 @@
 
 Tasks append at least once, or each row exactly once. For exactly once, each log keeps for each
 partition of a query: the batch, how many of its rows are in the log, and a digest of these. The
-script that appends the rows writes this note. A task that is tried again counts its rows, leaves
-out the rows that are there, checks by the digest that they were the same, and goes on behind them.
-Two tasks that run at the same time do so too.
+script that appends the rows writes this note of the batch, too. A task that is tried again counts
+its rows, leaves out the rows that are there, checks by the digest that they were the same, and goes
+on behind them. Two tasks that run at the same time do so too.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from workstealing.structures import Log
 class LogLook(NamedTuple):
     """The findings of a look at a log.
 
-    Fields: epoch: of its making, "" if it is not there; first: the first available offset; next:
-    the offset that the next entry gets; block: entries a block.
+    Fields: epoch: the one that the log was given when it was made, "" if there is no log; first:
+    the first available offset; next: the offset that the next entry gets; block: entries a block.
     """
 
     epoch: str = ""
@@ -35,8 +35,8 @@ class LogLook(NamedTuple):
 class Place(NamedTuple):
     """The part of one log in a batch, and where the batch after it goes on.
 
-    Fields: epoch: of the log, "" as long as it did not reach `start`; start: the first offset of
-    the batch; next: the first one behind it; block: entries a block.
+    Fields: epoch: that of the log, "" as long as the log did not reach `start`; start: the first
+    offset of the batch; next: the first offset behind the batch; block: entries a block.
     """
 
     epoch: str

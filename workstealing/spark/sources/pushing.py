@@ -175,7 +175,7 @@ class _Push:
 
 
 class Pushing:
-    """The base of batch readers that take pushed filters; `DataSourceReader` is the next base.
+    """The base of batch readers that take pushed filters; list it before `DataSourceReader`.
 
     Before Spark asks for partitions it may call `pushFilters`, which keeps in `wanted` the values
     that filters let pass. The reader keeps its options in `_options`, with a field `pushes`.

@@ -306,7 +306,7 @@ class _EitherIck(_IckOperations, Structure, Generic[ClientT]):
         return stats["total_size"] if stats else 0
 
     def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
-        """Return the dead members as a part of its own, if there are any."""
+        """Return one `DeadMembers` if there are dead members, else an empty sequence."""
         stats, _ = yield description(self.names)
         return [DeadMembers(self.names, stats["dead_size"])] if stats and stats["dead_size"] else ()
 

@@ -156,8 +156,8 @@ def pairs_of(members: Members | Member) -> Pairs:
 def in_chunks(pairs: Pairs) -> Iterator[Pairs]:
     """Split pairs into chunks for one script each, those with the server's time apart.
 
-    The order of adding matters only to members that are given more than once. Such members keep
-    their order, so the result is that of separate calls.
+    The order of adding matters only to members that are given more than once. Members that are
+    given more than once keep their order, so the result is that of one call for each pair.
     """
     if len({member for member, _ in pairs}) == len(pairs):
         # In order of score: neighbours in a sorted set are quicker to add together.

@@ -90,8 +90,9 @@ class _GroupOperations(GroupReading):
                 since, it stays that member's; or offsets: then any member's.
 
         Returns: how many were still pending. Raises: ConfigurationError in a plain group;
-        LayoutError. One round trip for each 200, four Redis commands an entry; if it breaks off in
-        between, the pieces before are done, and it may be called again.
+        LayoutError if the keys hold a foreign or a newer layout. One round trip for each 200, four
+        Redis commands an entry; if it breaks off in between, the pieces before are done, and it may
+        be called again.
         """
         if not self.acknowledged:
             raise ConfigurationError(

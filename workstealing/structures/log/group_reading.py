@@ -280,7 +280,8 @@ class GroupReading:
             waits: whether it enters the line if there is no entry.
             turn: the turn that woke it.
 
-        One round trip if it goes as expected; one more for entries that are handed out again.
+        One round trip if it goes as expected; one more for each stretch of entries that is handed
+        out again.
         """
         for tried in range(TRIES):
             known = self.log.known

@@ -376,7 +376,7 @@ class AsyncLog(_LogOperations, AsynchronousWaiting):
     async def iterate(
         self, start: int = 0, stop: int | None = None, *, reverse: bool = False, prefetch: int = 1
     ) -> AsyncGenerator[Any, None]:
-        """Yield as `Log.iterate` does; tasks read ahead."""
+        """Yield as `Log.iterate` does; tasks of the event loop read ahead."""
         checked_iteration(start, stop, prefetch)
         there, _ = await self.read_range(0, 0)
         entries = iterate_async(

@@ -103,10 +103,10 @@ class ReadingEntries(LogBase):
         Returns: a list, which ends at the log's end. Raises: ConfigurationError; LayoutError;
         MissingExtraError for a block whose compression is not installed here; DamagedBlockError;
         UndecodableEntryError for an entry that another codec has written. One round trip for each
-        MiB, 5,000 entries or 8 blocks; one more if the client knows too little of the log. Two to
-        four Redis commands for each block, wherever in the log it is. Each round trip is a look of
-        its own: if an entry is evicted before the last one, it may be None though it was available
-        at the first.
+        MiB, 5,000 entries or 8 blocks; one more if the client knows too little of the log. Mostly
+        two to five Redis commands for each block, wherever in the log it is. Each round trip is a
+        look of its own: if an entry is evicted before the last one, it may be None though it was
+        available at the first.
         """
         refuse_options(others)
         return self._values(*_checked_read(offset, count, block))

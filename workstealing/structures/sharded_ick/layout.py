@@ -171,7 +171,7 @@ class Core:
         return layout  # type: ignore[no-any-return]
 
     def open_to_write(self) -> Steps[ShardedLayout]:
-        """Return the layout, as `open`. Raises: LayoutError too if it may only be read."""
+        """Return the layout, as `open`. Raises: LayoutError also for a read-only layout."""
         layout = yield from self.open()
         self.require_writable()
         return layout

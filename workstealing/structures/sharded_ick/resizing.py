@@ -1,10 +1,10 @@
 """Changing the number of ick shards, in bounded steps that any process may go on with.
 
-The new number is written into the layout first. Then each old ick shard is leased, and its members
-are set aside. From then on only processes that know the new number add members to that ick shard.
-Each member is copied to its new ick shard, and then removed from the members set aside. A crash in
-between leaves a member in two places; the next copy folds the two into one. No consumer is given a
-lease meanwhile, so no two consumers work on one member.
+The new number is written into the layout first. Then each old ick shard is leased, and the members
+of this ick shard are set aside under other keys. From then on only processes that know the new
+number add members to that ick shard. Each member is copied to its new ick shard, and then removed
+from the members set aside. A crash in between leaves a member in two places; the next copy folds
+the two into one. No consumer is given a lease meanwhile, so no two consumers work on one member.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
 
     @property
     def icks(self) -> list[IckT]:
-        """The Ick of each ick shard, as far as this process knows; for the reaper and for looking.
+        """The Ick of each ick shard, as far as this process knows; for the reaper and inspection.
 
         Do not add or reserve by them. Raises: ConfigurationError if the number is not known yet:
         call `open` first. No round trip.

@@ -185,8 +185,9 @@ class ReadingMessages(QueueBase):
         Returns: a list, empty if nothing came. The call waits for the first message only. Raises:
         as `read`. More than 100 are read in pieces of up to 100, each by a script of its own; other
         consumers may read in between. A fault after the first piece ends the call with the messages
-        that were read. If the process is killed then, they stay pending until the reaper returns
-        them. Round trips as of `read` for each piece; about six Redis commands a message.
+        that were read. If the process is killed after the first piece, the messages that it has
+        read stay pending until the reaper returns them. Round trips as of `read` for each piece;
+        about six Redis commands a message.
         """
         return self._looking_on(
             group, consumer, checked_count(n, "n", 1, MOST_MESSAGES), block, prefer_stream

@@ -2,10 +2,11 @@
 
 Here are the messages that go through it, with their ids and due times, and the store itself.
 
-To write another store: a `Store` is bound to a queue's name and rotation, and runs the queue's
-steps. `bind` returns the `TimeShards`, whose methods are generators of such steps. Each generator
-yields steps that the store understands, is sent their replies, and returns the result. So a store
-for asyncio and a blocking one share their time shards, and differ only in `run`.
+To write another store, write the methods of `Store`: `bind` takes a queue's name and rotation, and
+`run` runs the steps of the queue's methods. `bind` returns the `TimeShards`, whose methods are
+generators of such steps. Each generator yields steps that the store understands, is sent their
+replies, and returns the result. So a store for asyncio and a blocking one share their time shards,
+and differ only in `run`.
 
 Every method acts on one time shard, so a database may place each time shard anywhere. A store
 judges due times and the ends of leases by its own clock, never by a client's. The sweeper of a

@@ -65,7 +65,7 @@ class Share:
 
     @property
     def share(self) -> float:
-        """The share in the sample; 0.0 for an empty sample."""
+        """The share of the sample that matched; 0.0 for an empty sample."""
         return self.found / self.sampled if self.sampled else 0.0
 
 

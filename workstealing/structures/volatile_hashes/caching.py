@@ -53,7 +53,7 @@ class Raised:
 
 
 def outcome(ended: R | Raised) -> R:
-    """Return how a call has ended. Raises: the exception that it has ended with."""
+    """Return how a call has ended. Raises: the exception that the call has ended with."""
     if isinstance(ended, Raised):
         try:
             raise ended.error

@@ -173,7 +173,7 @@ class _Hashes(NamespaceStructure[ClientT]):
         return self.layout_steps()
 
     def layout_steps(self, *, again: bool = False) -> Steps[Layout]:
-        """Return the layout; read it, or write it down, if it is not known or `again` is true.
+        """Return the layout; if unknown or `again` is true, read it, or at first use write it.
 
         A layout that is not emulated is read every few seconds, to notice that the namespace begins
         or ends to move.

@@ -223,7 +223,7 @@ class SqlSource:
         return {plan.id_text.write(row[0]) for row in rows}
 
     def random_ids(self, n: int, seconds: float) -> list[str]:
-        """Return the ids of n random rows with work, for `drift`; reads all such rows."""
+        """Return ids of n random rows that have work to do, for `drift`; reads all such rows."""
         plan, rows = self._ask(
             lambda plan: (
                 sa.select(plan.id).where(*plan.conditions).order_by(sa.func.random()).limit(n)
