@@ -1,4 +1,4 @@
-"""The Python blocks of the guides run in order, as a reader would put them."""
+"""The Python blocks of the guides run in order, and those of all pages run in some test."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ import pytest
 
 import workstealing
 from support.servers import RedisServer
+from workstealing.jobs import HashFieldExpiry, RqLeftovers
+from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.structures import VolatileHashes
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def blocks_of(page: str) -> list[str]:
+    """Return the Python blocks of a page."""
+    text = (DOCS / page).read_text("utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
 
 
 def names_after(page: str, server: RedisServer) -> dict[str, Any]:
@@ -69,7 +77,7 @@ def test_from_redis_ick(redis7: RedisServer) -> None:
 
 def test_the_tutorial(redis7: RedisServer, tmp_path: Path) -> None:
     text = (DOCS / "tutorial.md").read_text("utf-8")
-    *modules, clean_up = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    *modules, clean_up = blocks_of("tutorial.md")
     lines = re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
     program = tmp_path / "tutorial.py"
     client = redis7.client()
@@ -121,8 +129,7 @@ def test_the_tutorial(redis7: RedisServer, tmp_path: Path) -> None:
 
 def test_testing() -> None:
     names: dict[str, Any] = {}
-    text = (DOCS / "testing.md").read_text("utf-8")
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+    for block in blocks_of("testing.md"):
         exec(compile(block, "testing.md", "exec"), names)
     assert len(names["done"]) == 2
     assert names["timed"].stats()["jobs"]["slow"]["items"] == 3
@@ -138,8 +145,7 @@ def test_fastapi(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
         return [item + 1]
 
     names: dict[str, Any] = {"look_up": look_up, "find_related": find_related}
-    text = (DOCS / "fastapi.md").read_text("utf-8")
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+    for block in blocks_of("fastapi.md"):
         exec(compile(block, "fastapi.md", "exec"), names)
     names["test_a_hit_enlists"]()
     with names["TestClient"](names["app"]) as web:
@@ -157,3 +163,71 @@ def test_native_fields(redis8: RedisServer) -> None:
         "migrate_to_emulated.items",
     ]
     assert names["MigrateToNative"](names["items"]).backlog().count == 1
+
+
+def test_rules(redis7: RedisServer) -> None:
+    client = redis7.client()
+    text = (DOCS / "rules.md").read_text("utf-8")
+    *blocks, refuting = blocks_of("rules.md")
+    names: dict[str, Any] = {"server": redis7, "RqLeftovers": RqLeftovers}
+    try:
+        for block in blocks:
+            exec(compile(block.replace("redis.Redis()", "server.client()"), "rules", "exec"), names)
+        client.hset("cart:gone", "item", 1)
+        client.hset("cart:here", "item", 1)
+        client.set("user:here", 1)
+        outcomes = [workstealing.default_recruiter.perform("carts", seconds=5.0) for _ in range(3)]
+        assert workstealing.Outcome.WORKED in outcomes
+        assert client.keys("cart:*") == [b"cart:here"]
+        client.flushall()
+        with pytest.raises(AssertionError, match="a live item was lost") as lost:
+            exec(compile(refuting, "rules", "exec"), names)
+        # The page shows the very error.
+        shown = text.partition("AssertionError: ")[2].partition("\n\n")[0]
+        assert "".join(str(lost.value).split()) == "".join(shown.split())
+    finally:
+        for job in list(workstealing.default_recruiter.jobs()):
+            workstealing.uninstall(job)
+
+
+def test_adaptive(redis7: RedisServer) -> None:
+    names: dict[str, Any] = {"client": redis7.client()}
+    for block in blocks_of("adaptive.md"):
+        names["job"] = HashFieldExpiry(VolatileHashes(names["client"], namespace="items"))
+        if "recruiter" in names:
+            names["recruiter"].uninstall(names["job"].name)
+        exec(compile(block, "adaptive.md", "exec"), names)
+    assert names["recruiter"].stats()["jobs"][names["job"].name]["adaptive"] is True
+    names["ledger"].close()
+
+
+def test_the_runbooks_settings(redis7: RedisServer) -> None:
+    names: dict[str, Any] = {"client": redis7.client(), "SharedSettings": SharedSettings}
+    (block,) = blocks_of("runbook.md")
+    exec(compile(block, "runbook.md", "exec"), names)
+    setting = names["fleet"].settings()["expiry"]
+    assert (setting.rate, setting.paused) == (0.01, True)
+
+
+# The pages whose blocks do not run in a test, with the reason.
+EXEMPT = {
+    "servers.md": "the reader's own sentinels and certificates; tests/store has some",
+}
+MOST_EXEMPT = 10
+
+
+def test_each_code_block_runs_in_a_test() -> None:
+    """A page with Python blocks is named by a test that executes them."""
+    runners = [
+        each.read_text("utf-8")
+        for each in Path(__file__).parent.rglob("test_*.py")
+        if "exec(" in each.read_text("utf-8")
+    ]
+    exempt = 0
+    for page in sorted(DOCS.glob("*.md")):
+        blocks = len(blocks_of(page.name))
+        if page.name in EXEMPT:
+            exempt += blocks
+        elif blocks:
+            assert any(page.name in each for each in runners), page.name
+    assert 0 < exempt <= MOST_EXEMPT
