@@ -16,6 +16,8 @@ import pytest
 
 from support.servers import RedisServer
 from support.terminals import on_terminal
+from workstealing.cli import drain
+from workstealing.jobs.shared.backend_moves import GRACE_SECONDS
 from workstealing.metrics.ledger import read
 from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.structures import DurableKeys, VolatileHashes
@@ -394,6 +396,38 @@ def test_a_job_that_waits_is_waited_for(command: Any, app_module: MakeApp) -> No
     )
     said = command.json("drain", "--app", name)["jobs"]["waiting"]
     assert (said["ended"], said["items"]) == ("drained", 3)
+
+
+def test_drain_waits_for_longer_than_a_move_waits() -> None:
+    pauses = [
+        min(drain._SHORTEST_PAUSE * 2**n, drain._LONGEST_PAUSE) for n in range(drain.MOST_DOUBTS)
+    ]
+    # `MigrateToEmulated` waits twice, and works on nothing in between.
+    assert 2 * GRACE_SECONDS < sum(pauses) < drain.SECONDS
+
+
+@pytest.mark.slow
+def test_drain_moves_a_namespace_back(
+    command: Any, app_module: MakeApp, redis8: RedisServer
+) -> None:
+    items = VolatileHashes(redis8.client(), namespace="items", backend="native")
+    items.hsetex("item:7", mapping={"price": "9"}, ex=3600)
+    name = app_module(
+        f"""
+        from workstealing import Recruiter, connect
+        from workstealing.jobs import MigrateToEmulated
+        from workstealing.structures import VolatileHashes
+
+        recruiter = Recruiter()
+        items = VolatileHashes(connect({redis8.url!r}), namespace="items")
+        recruiter.install(MigrateToEmulated(items, "item:*"), rate=0.1)
+        """
+    )
+    said = command.json("drain", "--app", name, "--seconds", "120")["jobs"]
+    (job,) = said.values()
+    assert (job["ended"], job["drained"]) == ("drained", True)
+    now = VolatileHashes(redis8.client(), namespace="items", backend="emulated")
+    assert 0 < now.httl("item:7", "price")[0] <= 3600
 
 
 def test_a_backlog_that_no_slice_finds_is_not_called_drained(

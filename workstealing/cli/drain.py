@@ -34,11 +34,11 @@ from workstealing.recruiting.job import refuse_dry_run
 SECONDS = 50.0
 IDLE_SLICES = 3
 MOST_FAULTS = 3
-MOST_DOUBTS = 20
+MOST_DOUBTS = 40
 MOST_UNKNOWN = 3
 NOT_DRAINED = 1
 # An idle job with a backlog is asked again after pauses from the one length to the other. In all
-# they last for longer than any job here waits.
+# they last for longer than any job here waits: `MigrateToEmulated` waits for 30 seconds.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 # A shorter slice is not worth its while.
 _SHORTEST = 0.001
