@@ -265,3 +265,19 @@ def test_a_star_takes_what_can_be_had(package: str, names: str, needed: str, ext
     told = fresh(STAR.format(package=package), names, needed).splitlines()
     assert told[0] == ""
     assert f"pip install 'workstealing[{extra}]'" in told[1]
+
+
+def test_sparks_names_load_with_pyspark_alone() -> None:
+    """A driver may lack PyArrow, pandas and numpy, which executors need."""
+    said = fresh(
+        """
+        import sys
+
+        for name in ("numpy", "pandas", "pyarrow"):
+            sys.modules[name] = None
+        from workstealing import spark
+
+        print([name for name in spark.__all__ if getattr(spark, name) is None])
+        """
+    )
+    assert said.strip() == "[]"

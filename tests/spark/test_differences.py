@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workstealing.spark.reconciling import IDS_A_STEP, _steps_of, difference, whole_sub_sets
+from workstealing.spark.differences import difference, whole_sub_sets
+from workstealing.spark.reconciling import IDS_A_STEP, _steps_of
 
 SUB_SETS = 5
 IDS = st.lists(st.binary(max_size=3), max_size=60)

@@ -33,7 +33,8 @@ from support.servers import RedisServer, ServerBrokenError
 from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.store import attempt
-from workstealing.store.budget import TIMEOUT_SECONDS
+from workstealing.store.budget import TIMEOUT_SECONDS, Budget
+from workstealing.store.job_client import job_client_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
 
@@ -315,6 +316,10 @@ class TestHashFieldExpiry:
                 assert held < HELD_SECONDS
                 assert recruiter.enlist() is Outcome.SKIPPED
                 clock.jump(1.6 * BREAKER_SECONDS)
+            with pytest.raises(
+                redis.TimeoutError, match=r"redis\.invalid was not resolved in time"
+            ):
+                job_client_of(client).call(None, [("PING",)], Budget(None, 0.05))
             # One thread waits for the name, however often it was wanted.
             assert len(asked) == 1
         finally:

@@ -332,8 +332,6 @@ def opened(options: argparse.Namespace, connections: ExitStack) -> QueueLook:
     if there is no such queue and no kind is named, for --group without a ShuffleQueue, and for a
     database that cannot be used. At most four round trips.
     """
-    from workstealing.cli.queue import ShuffleLook, TimeLook
-
     name = os.fsencode(options.name)
     kind = options.kind if options.cassandra is None else TIME
     _require_groups(options, kind)
@@ -361,7 +359,6 @@ def _require_groups(options: argparse.Namespace, kind: str | None) -> None:
 
 def _kind_of(client: Any, name: bytes) -> str:
     from workstealing.structures.shuffle_queue.names import QueueNames
-    from workstealing.structures.time_shard_queue.redis_store import layout_key
 
     names = QueueNames(name)
     # A ShuffleQueue also reads the plain stream of its name.

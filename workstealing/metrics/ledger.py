@@ -113,7 +113,7 @@ class Ledger(Gathering[Unsent], Watcher):
 
     Arguments:
         client: any client of redis-py.
-        name: it ledger, 1 to 50 letters, digits, dots, dashes or underscores.
+        name: of the ledger, 1 to 50 letters, digits, dots, dashes or underscores.
         interval: between two sends, and keep, the time to live of a minute's figures, 60 to 82,800
             seconds: numbers of seconds or timedeltas.
         error_texts: whether to keep 300 letters of the last error of each class, beside class, time

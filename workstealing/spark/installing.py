@@ -14,15 +14,15 @@ from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.spark import daemon, workers
-from workstealing.spark.counting import CountsParam, JobTotals, Recruits, recruits_of
+from workstealing.spark.counting import CountsParam, Recruits, recruits_of
 from workstealing.spark.making import DEFAULT_CLIENT, ClientSettings, checked_path
 from workstealing.spark.sessions import is_remote, will_be_remote
 from workstealing.spark.workers import VARIABLE, EpilogueSettings
 
 if TYPE_CHECKING:
+    # pyspark-client, for Spark Connect alone, has none.
     from pyspark import SparkContext
     from pyspark.accumulators import Accumulator
-    from pyspark.sql import SparkSession
 
 
 SparkOrBuilder = TypeVar("SparkOrBuilder", SparkSession, SparkSession.Builder)
@@ -211,9 +211,6 @@ def _has_stopped(installation: Installation) -> bool:
     context = installation.context
     # There is no public way to ask.
     return context is not None and context._jsc is None  # noqa: SLF001
-
-
-__all__ = ["JobTotals", "Recruits", "accumulated", "recruits"]
 
 
 def recruits(spark: SparkSession) -> Recruits:

@@ -22,6 +22,7 @@ from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
 from redis.connection import AbstractConnection, Connection
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
+from redis.exceptions import TimeoutError
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.budget import Budget
