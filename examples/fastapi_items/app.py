@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from socket import socket
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Response
@@ -95,18 +96,26 @@ def redis_url() -> Iterator[str]:
         yield server.url
 
 
+class TellingServer(uvicorn.Server):
+    """A server that tells its address when it serves: from then on Ctrl-C ends it in good order."""
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Begin to serve."""
+        await super().startup(sockets=sockets)
+        for each in sockets or ():
+            address = f"http://127.0.0.1:{each.getsockname()[1]}"
+            print(f"curl -i {address}/item/17     # X-Cache: miss, then hit", flush=True)
+            print(f"curl {address}/figures        # who enlisted, who was recruited", flush=True)
+
+
 def main() -> None:
     """Serve on a free port, or on PORT, until Ctrl+C."""
     with redis_url() as url:
         port = int(os.environ.get("PORT", "0"))
         config = uvicorn.Config(create_app(url, Recruiter()), port=port, log_level="warning")
-        bound = config.bind_socket()
-        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        print(f"curl -i {address}/item/17     # X-Cache: miss, then hit", flush=True)
-        print(f"curl {address}/figures        # who enlisted, who was recruited", flush=True)
         # uvicorn stops in good order, and then raises it anew.
         with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[bound])
+            TellingServer(config).run(sockets=[config.bind_socket()])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer, wait_until
 from workstealing import Recruiter
 from workstealing.errors import ConfigurationError
