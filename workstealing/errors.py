@@ -65,6 +65,10 @@ class TooManyRemovals(WorkStealingError):
     """More would be removed by comparison than was allowed; nothing has been changed."""
 
 
+class QueueFull(WorkStealingError):
+    """An account of a fair queue has as many messages as its rule allows; nothing was written."""
+
+
 class SpentAttemptError(WorkStealingError, RuntimeError):
     """An attempt commits once, and this one was told to again; nothing has been sent."""
 

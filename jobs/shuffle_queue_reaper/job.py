@@ -30,10 +30,10 @@ from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
 from workstealing.store.job_client import JobClient
 from workstealing.structures.access import JobAccess
+from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,
-    MESSAGES_A_SCRIPT,
     RETURNED,
     GroupNames,
     QueueNames,

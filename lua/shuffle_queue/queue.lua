@@ -2,14 +2,14 @@
 -- The facts, the rings and the place in the due index of a shuffle queue, for all of its scripts.
 --   KEYS[1] meta, a hash: mark, namespace, span, joined, groups, group:<G>, back:<G>, plan:<G>,
 --     turns:<G>
--- Scripts by which a queue is in use begin with refuse_queue() and end with keep_alive(). For them:
---   KEYS[2] the due index, a sorted set: queue -> the moment from which it is idle for its ttl
---   KEYS[3] the layout mark of the index shard, a string
---   ARGV[1] the mark that the caller was written for; ARGV[2] the queue; ARGV[3] its ttl in ms
+-- Scripts by which a queue is in use begin with refuse_queue() and end with keep_alive(): see
+-- shared/queue_place.lua for the KEYS and ARGV of these.
 --@include clock
 --@include layout
 --@include values
 --@include stored
+--@include queue_place
+--@include notify
 
 -- The value of `mark` in a queue's meta.
 local QUEUE_VERSION = '1'
@@ -58,67 +58,15 @@ local function refuse(facts, reads)
   end
 end
 
--- The namespace of a due index, whose key is `{tag}:ws:namespace:due`.
-local function namespace_of(due)
-  return string.match(due, ':ws:([^:]*):due$')
-end
-
--- Whether meta names another namespace than the due index is of. One that names none is of any.
-local function is_elsewhere(named, due)
-  return named and not string.find(due, ':ws:' .. named .. ':due', 1, true)
-end
-
-local function elsewhere_error(named, due)
-  return layout_error(
-    meta,
-    'belongs to the namespace ' .. named .. ' and not to ' .. namespace_of(due) .. ': give namespace=' .. named
-  )
-end
-
--- The namespace that meta names, if any. The caller of keep_alive() sets it; refuse_queue() does.
-local is_named
-
--- Writes down that the queue is in use, in the due index of its one namespace. (With a second
--- namespace, that one's job would delete the queue as soon as it was idle there.) A full server refuses
--- this as a first write. found: the text of the layout mark; at: the queue's entry; moment: the server's
--- time in ms, nil to ask for it.
-local function keep_alive(found, at, longer_ms, moment)
-  if not found then
-    redis.call('SET', KEYS[3], ARGV[1])
-  end
-  if not is_named then
-    redis.call('HSET', KEYS[1], 'namespace', namespace_of(KEYS[2]))
-  end
-  local idle = (moment or now()) + ARGV[3] + (longer_ms or 0)
-  if not at or tonumber(at) < idle then
-    -- The entry is put up to this much later, so that not every message moves it.
-    redis.call('ZADD', KEYS[2], whole(idle + math.min(1000, math.floor(ARGV[3] / 64))), ARGV[2])
-  end
-end
-
 -- Refuses a foreign queue, a foreign namespace, and a queue of another one. facts: of the queue,
 -- the mark first; named: the namespace that they name, if any. Returns an error reply, or nil, what
 -- the layout mark says, and the entry.
 local function refuse_queue(facts, named)
-  local due, mark = KEYS[2], KEYS[3]
   local problem = refuse(facts)
   if problem then
     return problem
   end
-  if is_elsewhere(named, due) then
-    return elsewhere_error(named, due)
-  end
-  is_named = named
-  local found = redis.pcall('GET', mark)
-  problem = refuse_mark(mark, found, ARGV[1], 'a layout mark')
-  if problem then
-    return problem
-  end
-  local at = redis.pcall('ZSCORE', due, ARGV[2])
-  if is_error(at) then
-    return refusal(at, due, 'does not hold a due index')
-  end
-  return nil, found, at
+  return refuse_place(named)
 end
 
 -- The names of the groups that have ever read, after the present items of a list.
@@ -146,13 +94,6 @@ local function ring_in(ring, number, is_empty)
   -- The ring's key is `...ring:G` where that of the facts is `...meta`.
   redis.call('HDEL', KEYS[1], 'plan:' .. string.sub(ring, #KEYS[1] + 2))
   return false
-end
-
--- Wakes every sleeping reader. Returns the reply, which may be an error. Only the last notification
--- counts. The stream keeps a few more, because to keep exactly one the server would pass over some fifty
--- deleted ones at each call.
-local function notify(notifications, number)
-  return redis.pcall('XADD', notifications, 'MAXLEN', '~', 1, '*', 's', number)
 end
 
 -- Lets a pending entry be served again, which already belongs to the consumer workstealing:returned.

@@ -38,6 +38,8 @@ SCRIPTS, INCLUDES = _names()
 OLD_FORM = {"volatile_hashes/hsetex", "volatile_hashes/hgetex", "log/append", "log/read"}
 OLD_FORM |= {"ick/exchange", "sharded_ick/exchange"}
 OLD_FORM |= {each for each in SCRIPTS + INCLUDES if each.startswith("shuffle_queue/")}
+# All scripts by which a queue is in use have the same first three keys and arguments.
+OLD_FORM |= {"shared/queue_place"}
 # Commands of the server itself, which take no key.
 KEYLESS = {"TIME", "INFO", "COMMAND"}
 

@@ -106,7 +106,7 @@ def require_one_slot(keys: tuple[bytes, ...]) -> int:
 # Our keys that stand beside users' keys: see the catalogue in ``lua/README.md``.
 _OWN = re.compile(
     rb"ws:[\w.-]+:(?:(?:layout|slots)\Z|adopt:)|ws:(?:tracked|sharded_ick|time_shard_queue|spark):\w+:"
-    rb"|\{[0-9a-z]{1,4}\}:ws:|(.+)/(?:ick|log|queue)/\{\1\}/",
+    rb"|\{[0-9a-z]{1,4}\}:ws:|(.+)/(?:fair|ick|log|queue)/\{\1\}/",
     re.DOTALL,
 )
 

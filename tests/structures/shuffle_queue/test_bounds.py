@@ -14,7 +14,7 @@ from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting.slice import Slice
 from workstealing.store.job_client import JobClient
 from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
-from workstealing.structures.shuffle_queue.names import MESSAGES_A_SCRIPT
+from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
 from workstealing.structures.shuffle_queue.reading import CONSUMERS_KNOWN
 
 CENTURY = 100 * 365 * 86400

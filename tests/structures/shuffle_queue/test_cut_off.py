@@ -18,7 +18,7 @@ from support.servers import RedisServer
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import AsyncShuffleQueue, RedisStore, ShuffleQueue, TimeShardQueue
-from workstealing.structures.shuffle_queue.names import MESSAGES_A_SCRIPT
+from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
 
 pytestmark = pytest.mark.real
 

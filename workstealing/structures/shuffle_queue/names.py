@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from redis.exceptions import DataError
-
-from workstealing.errors import ConfigurationError
-from workstealing.store.keys import to_bytes
 from workstealing.structures.layout import NamesBeside, as_text
 from workstealing.structures.namespace import Names, NamespaceKind
+from workstealing.structures.queue_place import checked_queue_name
 from workstealing.structures.stored import stored_number, unbelieved
 
 STREAMS = "streams"
@@ -24,12 +21,6 @@ SHUFFLE_QUEUES = NamespaceKind(
 QUEUE_VERSION = "1"
 """The value of the field `mark` of a queue's `meta`."""
 MOST_STREAMS = 4096
-MESSAGES_A_SCRIPT = 100
-"""The most messages that one script reads, settles, recovers, revives or lists.
-
-A call for more goes in pieces of this size, so no script holds the server up for long. Each piece
-is atomic; each call's docstring says what may happen between two pieces.
-"""
 LEGACY = -1
 """The legacy stream's number in a ring, and in the ids of entries."""
 RETURNED = "workstealing:returned"
@@ -111,17 +102,7 @@ class QueueNames(NamesBeside[GroupNames]):
     """
 
     def __init__(self, name: object) -> None:
-        if not isinstance(name, str | bytes) or not name:
-            raise ConfigurationError(
-                f"the queue's name {name!r} is not usable: give a text or bytes, not empty"
-            )
-        try:
-            raw = to_bytes(name)
-        except DataError:
-            raise ConfigurationError(
-                f"the queue's name {name!r} is not usable: give a text that UTF-8 can write"
-            ) from None
-        super().__init__(raw, b"queue", GroupNames)
+        super().__init__(checked_queue_name(name), b"queue", GroupNames)
         self.text = self.name.decode(errors="backslashreplace")
         self.legacy = self.name
         self.notifications = self.base + b"notifications"

@@ -25,7 +25,6 @@ empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,11 +38,11 @@ from workstealing.store.blocking import block_ms
 from workstealing.store.grants import AskedReads, Asking, Receipts, asks
 from workstealing.store.operations import Operation, Steps, Wait
 from workstealing.structures.layout import as_text, checked_text
+from workstealing.structures.queue_place import MESSAGES_A_SCRIPT, Patience
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import Message, note_pickup_delay, read_message
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,
-    MESSAGES_A_SCRIPT,
     MOST_STREAMS,
     RETURNED,
     QueueNames,
@@ -57,10 +56,6 @@ MOST_MESSAGES = 1000
 # empty stretch of the ring has let it grow to costs the server more than the read itself.
 _HITS_TO_SHRINK = 16
 _FOUND, _NOTHING, _UNEXPECTED, _AGAIN, _UNKNOWN_GROUP = range(5)
-# A look now and then shows that the consumer is alive, and that the connection is.
-MOST_SECONDS = 30.0
-# Where writers do not notify, the queue is looked at so often.
-POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,41 +69,6 @@ class NoMessages:
     notification: str
     legacy: str
     wait_ms: int | None
-
-
-class Patience:
-    """How long a blocking read goes on, and how long it waits before each further look.
-
-    Arguments:
-        seconds: of the whole read.
-        ttl: of the queue, which a look keeps.
-        polls: whether nobody notifies.
-        monotonic: this process's own clock.
-    """
-
-    def __init__(
-        self, seconds: float, ttl: float, polls: bool, monotonic: Callable[[], float]
-    ) -> None:
-        self._monotonic = monotonic
-        # A sleeper uses the queue too.
-        self._most = min(MOST_SECONDS, ttl / 3)
-        self._end = monotonic() + seconds if seconds else None
-        self._polls = polls
-
-    def next_seconds(self, nothing: NoMessages) -> float | None:
-        """Return how long to wait after a look; None when the time is over."""
-        if self._end is None:
-            return None
-        left = self._end - self._monotonic()
-        if left <= 0:
-            return None
-        wait = min(left, self._most)
-        if self._polls:
-            wait = min(wait, POLL_SECONDS)
-        if nothing.wait_ms is not None:
-            # The server's clock has whole milliseconds.
-            wait = min(wait, (nothing.wait_ms + 1) / 1000)
-        return wait
 
 
 def block_command(keys: QueueNames, nothing: NoMessages, seconds: float) -> tuple[Any, ...]:
@@ -206,7 +166,8 @@ class ReadingMessages(QueueBase):
         consumer = checked_consumer(consumer)
         prefer = checked_stream(prefer_stream)
         seconds = seconds_of(block, "block") if block else 0.0
-        patience = Patience(seconds, self.ttl, not self.notify, self.monotonic)
+        # A sleeper uses the queue too.
+        patience = Patience(seconds, self.ttl / 3, not self.notify, self.monotonic)
         asked = AskedReads(self._receipts, consumer)
         steps = self._reading_on(view, asked, n, prefer, patience)
         return Asking(steps, lambda: self._giving_back(view, asked), asked)
@@ -253,7 +214,7 @@ class ReadingMessages(QueueBase):
                 asked.end()
                 return found[0] if n is None else found
             asked.note_nothing()
-            seconds = patience.next_seconds(found)
+            seconds = patience.next_seconds(found.wait_ms)
             if seconds is None:
                 asked.end()
                 return None if n is None else []

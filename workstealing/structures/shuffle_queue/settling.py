@@ -13,6 +13,7 @@ from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps, operation
 from workstealing.store.paging import LOOKED_AT, Page, oldest
 from workstealing.structures.layout import as_text
+from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     Message,
@@ -22,7 +23,6 @@ from workstealing.structures.shuffle_queue.message import (
 )
 from workstealing.structures.shuffle_queue.names import (
     LEGACY,
-    MESSAGES_A_SCRIPT,
     GroupNames,
     stored_place,
 )

@@ -1,0 +1,204 @@
+--@library
+-- The accounts of a fair queue: a record for each, the rules that hold for it, and whether it has a turn.
+-- This is start-time fair queueing (Goyal, Vin and Cheng, 1996) over accounts. An account's tag is the
+-- virtual time at which its next turn begins, in microseconds of work divided by its weight.
+--@include queue
+
+-- Where an account stands: nowhere (nothing waits, or its cap is reached), among the ready, among the
+-- limited (by its rate, or paused), among the idle.
+local NOWHERE, IS_READY, IS_LIMITED, IS_IDLE = 0, 1, 2, 3
+
+-- The score of a paused account among the limited.
+local NEVER = '+inf'
+
+-- How much work a message is taken for, in microseconds, before its account has done any.
+local FIRST_ESTIMATE = 1000000
+
+-- The priorities: 0 is the usual one, and 1 goes first.
+local RECORD = '^(%w+) (%d+) (%d+) (%d+) (%d+) (%d+) ([0-3]) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
+
+-- Makes a record of its text, or nil, and sets `unbelieved`.
+local function record_of(key, account, text)
+  local epoch, tag, estimate, waiting, flying, delayed, place, version, allowed, head, tail, head1, tail1, first, last, credit, rule =
+    string.match(text, RECORD)
+  if not epoch or #text > 400 + #rule or tonumber(tail) > MOST_STORED or tonumber(tail1) > MOST_STORED
+    or tonumber(last) > MOST_STORED or tonumber(tag) > MOST_STORED or #waiting > 15 or #flying > 15
+  then
+    disbelieve(key, 'the account ' .. account, text, 'a record of an account')
+    return nil
+  end
+  return {
+    epoch = epoch, tag = tonumber(tag), estimate = tonumber(estimate), waiting = tonumber(waiting),
+    flying = tonumber(flying), delayed = tonumber(delayed), place = tonumber(place), version = version,
+    allowed = tonumber(allowed), head = tonumber(head), tail = tonumber(tail), head1 = tonumber(head1),
+    tail1 = tonumber(tail1), first = tonumber(first), last = tonumber(last), credit = tonumber(credit),
+    rule = rule,
+  }
+end
+
+-- The record of an account; nil if it has none.
+local function account_of(keys, account)
+  local text = redis.call('HGET', keys[ACCOUNTS], account)
+  return text and record_of(keys[ACCOUNTS], account, text)
+end
+
+-- The number as digits and small letters, so that ids are short.
+local function base36(number)
+  local digits = ''
+  repeat
+    local digit = number % 36
+    digits = string.sub('0123456789abcdefghijklmnopqrstuvwxyz', digit + 1, digit + 1) .. digits
+    number = math.floor(number / 36)
+  until number == 0
+  return digits
+end
+
+-- A number that no record and no message of this queue had before, as message ids carry it.
+local function new_epoch(keys, at)
+  local last = redis.call('HGET', keys[META], 'epochs')
+  local epoch = math.max(at, stored(keys[META], 'epochs', last, 0, MOST_STORED - 1, 0) + 1)
+  redis.call('HSET', keys[META], 'epochs', whole(epoch))
+  return base36(epoch)
+end
+
+-- A new record. By its epoch no id is used again after an idle account was collected.
+local function new_account(keys, facts, at)
+  return {
+    epoch = new_epoch(keys, at), tag = facts.now, estimate = 0, waiting = 0, flying = 0, delayed = 0,
+    place = NOWHERE, version = '0', allowed = 0, head = 0, tail = 0, head1 = 0, tail1 = 0, first = 0,
+    last = 0, credit = 0, rule = '',
+  }
+end
+
+local function save_account(keys, account, a)
+  redis.call('HSET', keys[ACCOUNTS], account, string.format(
+    '%s %.0f %.0f %.0f %.0f %.0f %d %s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s',
+    a.epoch, a.tag, a.estimate, a.waiting, a.flying, a.delayed, a.place, a.version, a.allowed,
+    a.head, a.tail, a.head1, a.tail1, a.first, a.last, a.credit, a.rule
+  ))
+end
+
+-- A glob of `*` and `?` as a pattern of Lua.
+local function glob(text)
+  text = string.gsub(text, '[%^%$%(%)%%%.%[%]%+%-]', '%%%0')
+  return '^' .. string.gsub(string.gsub(text, '%*', '.*'), '%?', '.') .. '$'
+end
+
+-- The patterns of rules, the most particular first, of their text in meta.
+local function patterns_in(text)
+  local found, at = {}, 1
+  while at <= #text do
+    local _, last, size = string.find(text, '^(%d+):', at)
+    if not last then
+      break
+    end
+    found[#found + 1] = string.sub(text, last + 1, last + size)
+    at = last + size + 1
+  end
+  return found
+end
+
+-- The name of the rule that holds for an account: its own, or the most particular pattern.
+local function rule_of(keys, account)
+  if redis.call('HEXISTS', keys[RULES], account) == 1 then
+    return account
+  end
+  for _, pattern in ipairs(patterns_in(redis.call('HGET', keys[META], 'patterns') or '')) do
+    if string.find(account, glob(pattern)) then
+      return pattern
+    end
+  end
+  return ''
+end
+
+-- A rule, as its text in `rules` says: weight in thousandths, cap, us between two messages, burst, estimate
+-- in us, most waiting messages, share of the lower priority in thousandths, 1 if paused; `-` if it does not say.
+local RULE = '^([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+)$'
+
+-- The settings that hold for an account; what its own rule does not say, the rule `*` says.
+local function settings_of(keys, facts, account, a)
+  if facts.rules == '0' then
+    return { weight = 1000, burst = 1, lower = 100 }
+  end
+  if a.version ~= facts.rules then
+    a.rule, a.version = rule_of(keys, account), facts.rules
+  end
+  local found = redis.call('HMGET', keys[RULES], a.rule, '*')
+  local said = {}
+  for i = 1, 2 do
+    local parts = found[i] and { string.match(found[i], RULE) } or {}
+    for j = 1, 8 do
+      said[j] = said[j] or tonumber(parts[j])
+    end
+  end
+  return {
+    weight = math.max(1, said[1] or 1000), cap = said[2], period = said[3], burst = said[4] or 1,
+    estimate = said[5], most = said[6], lower = said[7] or 100, is_paused = said[8] == 1,
+  }
+end
+
+-- Puts an account where it belongs, after its record has changed: among the ready if it has a turn, and
+-- nowhere else then. at: ms. Returns whether the ready were none before: then sleeping readers are to be woken.
+local function settle_place(keys, facts, account, a, s, at, tag_before)
+  local wanted, moment = IS_READY, nil
+  if a.first == a.last and a.head == a.tail and a.head1 == a.tail1 then
+    -- Messages that the server has lost do not wait.
+    a.waiting = 0
+  end
+  if a.waiting == 0 and a.first == a.last then
+    -- Cancelled messages have left holes, which no read need pass over.
+    a.head, a.head1 = a.tail, a.tail1
+    wanted = a.flying == 0 and a.delayed == 0 and IS_IDLE or NOWHERE
+    moment = a.tag
+  elseif s.is_paused then
+    wanted, moment = IS_LIMITED, NEVER
+  elseif s.cap and a.flying >= s.cap then
+    wanted = NOWHERE
+  elseif s.period then
+    local earliest = a.allowed - (s.burst - 1) * s.period
+    if earliest > at * 1000 then
+      wanted, moment = IS_LIMITED, whole(math.ceil(earliest / 1000))
+    end
+  end
+  local wakes = false
+  if a.place ~= wanted then
+    if a.place == IS_READY then
+      redis.call('ZREM', keys[READY], account)
+    elseif a.place == IS_LIMITED then
+      redis.call('ZREM', keys[LIMITED], account)
+    elseif a.place == IS_IDLE then
+      redis.call('ZREM', keys[IDLE], account)
+    end
+  end
+  if wanted == IS_READY then
+    if a.place ~= IS_READY then
+      -- It has no credit for the time in which it had no turn.
+      a.tag = math.max(a.tag, facts.now)
+      wakes = redis.call('ZCARD', keys[READY]) == 0
+    end
+    if a.place ~= IS_READY or a.tag ~= tag_before then
+      redis.call('ZADD', keys[READY], whole(a.tag), account)
+    end
+  elseif wanted == IS_LIMITED then
+    -- Sleeping readers learn until when they may sleep.
+    wakes = a.place ~= IS_LIMITED and moment ~= NEVER and redis.call('ZCARD', keys[READY]) == 0
+    redis.call('ZADD', keys[LIMITED], moment, account)
+  elseif wanted == IS_IDLE then
+    redis.call('ZADD', keys[IDLE], whole(a.tag), account)
+  end
+  a.place = wanted
+  return wakes
+end
+
+-- The facts that the account functions need. found: the reply about meta; first: the place before `now`, `delivery`
+-- and `rules` in it. A queue that has lost its virtual time goes on at the least tag: at 0, newcomers would be
+-- served alone for long.
+local function facts_of(keys, found, first, at)
+  local text = found[first + 1] or redis.call('ZRANGE', keys[READY], 0, 0, 'WITHSCORES')[2]
+  return {
+    now = stored(keys[META], 'now', text, 0, MOST_STORED, 0),
+    -- No number of a delivery is used again, even if meta was lost.
+    delivery = stored(keys[META], 'delivery', found[first + 2] or whole(at * 100), 0, MOST_STORED - 1),
+    rules = found[first + 3] or '0',
+  }
+end

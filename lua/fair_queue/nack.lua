@@ -1,0 +1,41 @@
+-- Gives deliveries back, to be served again at their accounts' turns, now or after a delay. A message that was
+-- delivered too often is set aside.
+-- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
+-- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
+-- ARGV: layout mark, queue, ttl in ms, 1 to notify, delay in ms, attempts after which a message is set aside, then for
+-- each message: its id, its delivery, the work in us or ''.
+-- Returns how many were still that delivery.
+--@include settling
+local found = redis.pcall('HMGET', KEYS[1], 'mark', 'namespace', 'now', 'delivery', 'rules')
+local problem = refuse_facts(KEYS[1], found)
+local marked, alive
+if not problem then
+  problem, marked, alive = refuse_place(found[2])
+end
+if problem then
+  return problem
+end
+local at, delay = now(), tonumber(ARGV[5])
+local facts = facts_of(KEYS, found, 2, at)
+if unbelieved then
+  return unbelieved
+end
+local given, wakes = settle(KEYS, facts, ARGV, 7, at, function(a, id, d)
+  if d.attempts >= tonumber(ARGV[6]) then
+    bury(KEYS, id, d, at)
+  elseif delay > 0 then
+    d.is_flying = false
+    save_delivery(KEYS, id, d)
+    redis.call('ZADD', KEYS[11], whole(at + delay), id)
+    a.delayed = a.delayed + 1
+  else
+    put_back(KEYS, a, id, d)
+  end
+end)
+if given > 0 then
+  if (wakes or delay > 0) and ARGV[4] == '1' then
+    notify(KEYS[18], 'n')
+  end
+  keep_alive(marked, alive, delay, at)
+end
+return unbelieved and given == 0 and unbelieved or given

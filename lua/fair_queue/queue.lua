@@ -1,0 +1,45 @@
+--@library
+-- The keys and the facts of a fair queue, for all of its scripts. Each script is passed the same keys, in
+-- this order. A script by which the queue is in use has the ARGV that shared/queue_place.lua names.
+--   meta, a hash: mark, namespace, now (virtual time), delivery (the last number), epochs (the last one),
+--     rules (their version), patterns (of rules, each as `length:pattern`), and counts
+--@include clock
+--@include layout
+--@include values
+--@include stored
+--@include queue_place
+--@include notify
+
+local META, ACCOUNTS, RULES, READY, MESSAGES, LEASES, HELD, BACK = 1, 4, 5, 6, 7, 8, 9, 10
+local PARKED, LIMITED, IDLE, DEAD, TRACKING, DEDUPE, DEADLINES = 11, 12, 13, 14, 15, 16, 17
+local NOTIFICATIONS, CONSUMERS, RECEIPT = 18, 19, 20
+
+-- The value of `mark` in a fair queue's meta.
+local FAIR_VERSION = '1'
+
+-- Refuses facts, which begin with the mark, that are no fair queue's. reads: whether the script only
+-- reads. Returns an error reply, or nil; then the second value says whether it may only read.
+local function refuse_facts(meta, facts, reads)
+  if facts.err then
+    return refusal(facts, meta, 'does not hold the facts of a fair queue')
+  end
+  if facts[1] and facts[1] ~= FAIR_VERSION then
+    return refuse_version(meta, facts[1], FAIR_VERSION, reads)
+  end
+end
+
+-- The types of the keys from `ready` on, as TYPE names them.
+local WANTED_TYPES = {
+  'hash', 'hash', 'zset', 'hash', 'zset', 'hash', 'hash',
+  'zset', 'zset', 'zset', 'hash', 'hash', 'hash', 'zset', 'stream', 'zset',
+}
+
+-- Refuses keys of another type than they should have. Returns an error reply or nil.
+local function refuse_types(keys)
+  for i = ACCOUNTS, CONSUMERS do
+    local kind, wanted = redis.call('TYPE', keys[i]).ok, WANTED_TYPES[i - META - 2]
+    if kind ~= 'none' and kind ~= wanted then
+      return layout_error(keys[i], 'holds a ' .. kind .. ' where a ' .. wanted .. ' was expected')
+    end
+  end
+end

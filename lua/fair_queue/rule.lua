@@ -1,0 +1,42 @@
+-- Sets, removes or lists the rules of accounts.
+-- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
+-- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
+-- ARGV: layout mark, queue, ttl in ms, pattern ('' to list), the rule's text ('' to remove it).
+-- Returns the rules as { pattern, text, ... } to list; else { 1 if there was such a rule, how many rules there are };
+-- { -1, ... } if there are too many: then nothing is changed.
+--@include rules
+local MOST_RULES, MOST_PATTERNS = 10000, 64
+local found = redis.pcall('HMGET', KEYS[1], 'mark', 'namespace')
+local pattern, text = ARGV[4], ARGV[5]
+local problem = refuse_facts(KEYS[1], found, pattern == '')
+local marked, alive
+if not problem and pattern ~= '' then
+  problem, marked, alive = refuse_place(found[2])
+end
+if problem then
+  return problem
+end
+if pattern == '' then
+  return redis.call('HGETALL', KEYS[5])
+end
+local was = redis.call('HEXISTS', KEYS[5], pattern)
+local count = redis.call('HLEN', KEYS[5])
+local is_glob = string.find(pattern, '[*?]')
+if text == '' then
+  if was == 0 then
+    return { 0, count }
+  end
+  redis.call('HDEL', KEYS[5], pattern)
+else
+  local patterns = patterns_in(redis.call('HGET', KEYS[1], 'patterns') or '')
+  if was == 0 and (count >= MOST_RULES or is_glob and #patterns >= MOST_PATTERNS) then
+    return { -1, count }
+  end
+  redis.call('HSET', KEYS[5], pattern, text)
+end
+note_rules(KEYS, now())
+if not found[1] then
+  redis.call('HSET', KEYS[1], 'mark', FAIR_VERSION)
+end
+keep_alive(marked, alive)
+return { was, redis.call('HLEN', KEYS[5]) }

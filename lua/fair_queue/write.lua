@@ -1,0 +1,125 @@
+-- Writes messages, each at the end of its account, and wakes sleeping readers.
+-- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
+-- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
+-- ARGV: layout mark, queue, ttl in ms, 1 to notify, 1 to check the keys' types, then for each message: account, its
+-- text from the priority on, priority, delay in ms, deadline in ms or `+` and its time to live in ms or '', tracking
+-- id or '', dedupe key or '', the key's window in ms.
+-- Returns the ids of the messages; of one that has the dedupe key of a message that is still there, that message's.
+-- Returns { 0, account, how many wait, how many may } if an account is full: then nothing is written.
+--@include message
+local facts = redis.pcall('HMGET', KEYS[1], 'mark', 'namespace', 'now', 'delivery', 'rules')
+local problem = refuse_facts(KEYS[1], facts)
+local marked, alive
+if not problem then
+  problem, marked, alive = refuse_place(facts[2])
+end
+if problem or ARGV[5] == '1' then
+  --@include queue
+  problem = problem or refuse_types(KEYS)
+end
+if problem then
+  return problem
+end
+local is_new = not facts[1]
+local at = now()
+facts = facts_of(KEYS, facts, 2, at)
+-- First all is looked at, and then all is written.
+local accounts, ids, taken = {}, {}, {}
+for i = 6, #ARGV, 8 do
+  local account, deduped = ARGV[i], ARGV[i + 6]
+  local id, ends
+  if deduped ~= '' then
+    id, ends = string.match(redis.call('HGET', KEYS[16], deduped) or '', '^(%S+) (%d+)$')
+    if not id or tonumber(ends) <= at or redis.call('HEXISTS', KEYS[7], id) == 0 then
+      id = taken[deduped]
+    end
+  end
+  if id then
+    ids[i] = id
+  else
+    taken[deduped ~= '' and deduped or 0] = i
+    local known = accounts[account]
+    if not known then
+      local a = account_of(KEYS, account)
+      if unbelieved then
+        return unbelieved
+      end
+      known = { a, a and settings_of(KEYS, facts, account, a) or nil, 0, a and a.tag }
+      if not a then
+        known[2] = settings_of(KEYS, facts, account, { version = '-', rule = '' })
+      end
+      accounts[account] = known
+    end
+    known[3] = known[3] + 1
+    local waiting = known[1] and known[1].waiting + known[1].delayed or 0
+    if known[2].most and waiting + known[3] > known[2].most then
+      return { 0, account, waiting, known[2].most }
+    end
+  end
+end
+if unbelieved then
+  return unbelieved
+end
+local wakes = false
+for i = 6, #ARGV, 8 do
+  if not ids[i] then
+    local account, priority, delay = ARGV[i], ARGV[i + 2], tonumber(ARGV[i + 3])
+    local deadline, tracked, deduped = ARGV[i + 4], ARGV[i + 5], ARGV[i + 6]
+    local a = accounts[account][1]
+    if not a then
+      a = new_account(KEYS, facts, at)
+      accounts[account][1], accounts[account][4] = a, a.tag
+    end
+    if string.sub(deadline, 1, 1) == '+' then
+      deadline = whole(at + tonumber(deadline))
+    end
+    local id
+    if delay > 0 then
+      id = new_epoch(KEYS, at) .. '-2-0'
+    elseif priority == '1' then
+      id, a.tail1 = a.epoch .. '-1-' .. whole(a.tail1), a.tail1 + 1
+    else
+      id, a.tail = a.epoch .. '-0-' .. whole(a.tail), a.tail + 1
+    end
+    -- A full server refuses the first write of a script or none of them.
+    redis.call('HSET', KEYS[7], id, whole(at) .. ' ' .. (deadline == '' and '0' or deadline) .. ' ' .. ARGV[i + 1])
+    if delay > 0 then
+      redis.call('ZADD', KEYS[11], whole(at + delay), id)
+      a.delayed = a.delayed + 1
+      wakes = true
+    else
+      a.waiting = a.waiting + 1
+    end
+    if tracked ~= '' then
+      redis.call('HSET', KEYS[15], tracked, id)
+    end
+    if deduped ~= '' then
+      redis.call('HSET', KEYS[16], deduped, id .. ' ' .. whole(at + ARGV[i + 7]))
+    end
+    if deadline ~= '' then
+      redis.call('ZADD', KEYS[17], deadline, id)
+    end
+    ids[i] = id
+  end
+end
+local made = {}
+for i = 6, #ARGV, 8 do
+  made[#made + 1] = ids[ids[i]] or ids[i]
+end
+for account, known in pairs(accounts) do
+  local a = known[1]
+  local s = known[2]
+  if a.version ~= facts.rules then
+    s = settings_of(KEYS, facts, account, a)
+  end
+  wakes = settle_place(KEYS, facts, account, a, s, at, known[4]) or wakes
+  save_account(KEYS, account, a)
+end
+if is_new then
+  redis.call('HSET', KEYS[1], 'mark', FAIR_VERSION)
+end
+if wakes and ARGV[4] == '1' then
+  notify(KEYS[18], 'w')
+end
+keep_alive(marked, alive, 0, at)
+return made

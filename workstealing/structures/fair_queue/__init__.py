@@ -1,0 +1,21 @@
+"""A queue of accounts, each of which gets its share of turns, of time and of workers."""
+
+from workstealing.structures.fair_queue.base import FairQueueNamespace
+from workstealing.structures.fair_queue.message import DeadFairMessage, FairMessage
+from workstealing.structures.fair_queue.queue import AsyncFairQueue, FairQueue
+from workstealing.structures.fair_queue.reading import Exchanged
+from workstealing.structures.fair_queue.rules import AccountState, Rule, WaitReason
+from workstealing.structures.fair_queue.writing import NewMessage
+
+__all__ = [
+    "AccountState",
+    "AsyncFairQueue",
+    "DeadFairMessage",
+    "Exchanged",
+    "FairMessage",
+    "FairQueue",
+    "FairQueueNamespace",
+    "NewMessage",
+    "Rule",
+    "WaitReason",
+]

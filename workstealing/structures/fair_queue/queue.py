@@ -1,0 +1,190 @@
+"""A queue of accounts, of which each gets its share of turns, of time and of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workstealing.store.grants import AsynchronousAsks, BlockingAsks
+from workstealing.store.operations import (
+    AS_BYTES,
+    AsynchronousWaiting,
+    BlockingWaiting,
+    Operation,
+    Steps,
+    command,
+    operation,
+)
+from workstealing.store.paging import Page
+from workstealing.store.scripts import load
+from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
+from workstealing.structures.fair_queue.base import FairQueueBase, FairQueueNamespace
+from workstealing.structures.fair_queue.message import DeadFairMessage
+from workstealing.structures.fair_queue.names import FAIR_VERSION, FairQueueNames
+from workstealing.structures.fair_queue.reading import Reading
+from workstealing.structures.fair_queue.settling import Settling
+from workstealing.structures.fair_queue.stats import Describing
+from workstealing.structures.fair_queue.writing import Writing
+from workstealing.structures.layout import as_text
+from workstealing.structures.stored import holding_ours
+from workstealing.structures.structure import (
+    FAULT,
+    Check,
+    DeadItem,
+    DeadLetters,
+    Structure,
+    times_text,
+)
+
+LOOK_AGAIN_MS = 24 * 3600 * 1000
+"""When the expiry looks again at an idle queue that it keeps for its dead messages."""
+
+
+def expiring(
+    names: FairQueueNames,
+    due: bytes,
+    *,
+    is_forced: bool = False,
+    is_dry: bool = False,
+    clock_shift_ms: int = 0,
+) -> Operation:
+    """Return the script that deletes a queue that is due.
+
+    Arguments:
+        names: of the queue.
+        due: the due index that it stands in.
+        is_forced: delete it even if it is not due, and its dead messages too, which otherwise stay.
+        is_dry: count alone.
+        clock_shift_ms: for tests.
+
+    Its reply is the number of keys, -1 if somebody has used the queue since. A queue has few keys,
+    and the server frees large ones aside.
+    """
+    return Operation(
+        load("fair_queue/expire", clock_shift_ms),
+        (names.meta, due, names.meta, *names.parts),
+        (names.name, int(is_forced), LOOK_AGAIN_MS, int(is_dry)),
+    )
+
+
+class Deleting(FairQueueBase):
+    """The operation that ends a queue."""
+
+    @operation
+    def delete(self) -> Steps[int]:
+        """Delete the queue with all its messages, accounts, rules and dead.
+
+        Returns: how many keys were deleted. Raises: LayoutError. One round trip, by one script.
+        """
+        due, _, _ = self._place or (yield from self._placing())
+        deleted = yield expiring(self.keys, due, is_forced=True, clock_shift_ms=self.clock_shift_ms)
+        return max(0, deleted)
+
+
+class _Operations(Reading, Describing, Deleting, Structure):
+    """The operations of both forms, and the answers to the dashboard, `doctor` and `drain`."""
+
+    kind = "fair queue"
+    access = Access(
+        keys=(
+            *("NAME/fair/{NAME}/*", "ws:NAMESPACE:layout", "ws:NAMESPACE:slots"),
+            "{*}:ws:NAMESPACE:*",
+        ),
+        scripts=("fair_queue", *OPENING_SCRIPTS),
+        commands=ALWAYS | DUE | {"HGET", "HLEN", "HMGET", "XREAD"},
+    )
+
+    def size_steps(self) -> Steps[int | None]:
+        """Return how many messages the queue holds; see `length`."""
+        return Writing.length.steps(self)
+
+    def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
+        """Return the messages that were set aside, if there are any."""
+        with holding_ours(self.keys.base):
+            size = yield command("HLEN", self.keys.of("dead"))
+        return (_Dead(self, int(size)),) if size else ()
+
+    def check_steps(self) -> Steps[Sequence[Check]]:
+        """Say whether the namespace and the queue exist, and belong together."""
+        checks = yield from FairQueueNamespace(self.client, self.namespace).check_steps()
+        keys = self.keys
+        with holding_ours(keys.meta):
+            reply = yield command("HMGET", keys.meta, "mark", "namespace", options=AS_BYTES)
+        mark, namespace = (None if each is None else as_text(each) for each in reply)
+        if mark not in (None, FAIR_VERSION):
+            # A script knows the rule of versions, and refuses what this release cannot read.
+            yield self._asking("stats", 0, "mark")
+        if namespace not in (None, self.namespace):
+            said = (
+                f"queue {self.name}: belongs to the namespace {namespace}, and this process says"
+                f" {self.namespace}"
+            )
+            return (Check("", FAULT, said),)
+        return checks
+
+
+class _Dead(DeadLetters):
+    """The messages that were set aside."""
+
+    def __init__(self, queue: _Operations, size: int) -> None:
+        self.queue, self.size = queue, size
+
+    def list_steps(self, n: int) -> Steps[Page[DeadItem]]:
+        """List up to n dead messages, the oldest first."""
+        page: Page[DeadFairMessage] = yield from Settling.dead.steps(self.queue, n)
+        items = (
+            DeadItem(
+                each.id,
+                each.attempts,
+                (each.set_aside,),
+                payload=each.fields,
+                tenant=each.tenant,
+                error=f"delivered {times_text(each.attempts)} and never acknowledged",
+            )
+            for each in page
+        )
+        return Page(items, page.total, page.start)
+
+    def revive_steps(self, members: Sequence[Any]) -> Steps[int]:
+        """Put dead messages back; return how many were dead."""
+        return Settling.revive.steps(self.queue, *members)
+
+    def discard_steps(self, members: Sequence[Any]) -> Steps[int]:
+        """Forget dead messages for good; return how many were dead."""
+        return Settling.discard.steps(self.queue, *members)
+
+
+class FairQueue(_Operations, BlockingAsks, BlockingWaiting):
+    """A queue of accounts, each of which gets its share of turns, of time and of workers.
+
+    Messages wait in their account, in order. A read serves the account that has had the least time
+    for its weight; a message is charged an estimate when it is delivered, and its real time at
+    `ack`. So neither a flood, nor messages that take a hundred times as long, nor a tenant that
+    splits itself into a thousand names of one account takes more than its share. A cap bounds the
+    workers that an account may hold at once. Delivery is at least once: a message is the
+    consumer's for a lease, and is served again afterwards.
+
+    Arguments:
+        client: a redis.Redis or redis.RedisCluster (`AsyncFairQueue` takes an asyncio client).
+        name: the queue's; all its keys share one hash slot, and on a cluster a name with a lone
+            brace is refused.
+        lease: for how long a delivered message is its consumer's, in seconds or a timedelta. The
+            same in all processes.
+        max_attempts: after so many deliveries without an `ack` a message is set aside.
+        ttl: for how long an unused queue is kept before `QueueExpiry` deletes it, in seconds or a
+            timedelta.
+        notify: whether writes wake waiting readers; without it they look ten times a second.
+        namespace: its due index names the queue.
+        allow_eviction: names of ``allkeys-*`` policies that are accepted although they may evict
+            messages.
+        clock_shift_ms: for tests.
+
+    Makes no connection before the first call, which costs two to four more round trips. Attributes:
+    name: the queue's, as a text.
+
+    Source: start-time fair queueing (Goyal, Vin and Cheng, 1996).
+    """
+
+
+class AsyncFairQueue(_Operations, AsynchronousAsks, AsynchronousWaiting):
+    """A `FairQueue` on a redis.asyncio client: every method is awaited."""

@@ -1,0 +1,333 @@
+"""Writing messages, and the producers' view of them: cancelling, counting, purging, peeking."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import ConfigurationError, QueueFull
+from workstealing.recruiting.checks import checked_count
+from workstealing.store.keys import to_bytes
+from workstealing.store.operations import Steps, command, operation
+from workstealing.store.paging import Page
+from workstealing.structures.fair_queue.base import FairQueueBase, checked_delay
+from workstealing.structures.fair_queue.message import FairMessage, packed
+from workstealing.structures.fair_queue.names import FAIR_VERSION
+from workstealing.structures.layout import as_text, checked_text
+from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
+from workstealing.structures.shuffle_queue.message import (
+    OverdueMessage,
+    checked_fields,
+    deadline_ms,
+    unwritable,
+)
+from workstealing.structures.stored import holding_ours
+
+MOST_FIELDS = 1000
+MOST_OVERDUE = 1000
+MOST_PEEKED = 1000
+MOST_DEDUPE_SECONDS = 366 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to be written; `FairQueue.write` says its fields.
+
+    Fields: tenant; fields; deadline; tracking_id; account; priority; delay; ttl; dedupe.
+    """
+
+    tenant: str | bytes
+    fields: Mapping[Any, Any]
+    deadline: dt.datetime | float | None = None
+    tracking_id: str | bytes | None = None
+    account: str | bytes | None = None
+    priority: int = 0
+    delay: Duration = 0.0
+    ttl: Duration | None = None
+    dedupe: tuple[str | bytes, Duration] | None = None
+
+
+class Writing(FairQueueBase):
+    """The producers' operations."""
+
+    @operation
+    def write(
+        self,
+        tenant: str | bytes,
+        fields: Mapping[Any, Any],
+        deadline: dt.datetime | float | None = None,
+        tracking_id: str | bytes | None = None,
+        *,
+        account: str | bytes | None = None,
+        priority: int = 0,
+        delay: Duration = 0.0,
+        ttl: Duration | None = None,
+        dedupe: tuple[str | bytes, Duration] | None = None,
+    ) -> Steps[str]:
+        """Write a message at the end of its account.
+
+        Arguments:
+            tenant: a name that the consumer sees.
+            fields: names and values, as redis-py takes them, up to 1,000, none of which begins with
+                ``ws:``.
+            deadline: an aware datetime or Unix seconds, after which, by the server's clock, the
+                message is no longer delivered.
+            tracking_id: by it `cancel` finds the message; if it is given again, it means the later
+                message.
+            account: the name under which the message's turns, time and slots are counted, by
+                default the tenant. A tenant that splits itself gains nothing if its account stays.
+            priority: 1 for a message that goes before the others of its account.
+            delay: before it may be delivered, in seconds or a timedelta.
+            ttl: for how long it may be delivered, in place of a deadline, in seconds or a
+                timedelta.
+            dedupe: a key, and for how many seconds (or a timedelta) a further message with this
+                key is not written as long as this one is in the queue. Every end of the message
+                frees the key.
+
+        Returns: the message's id; that of the earlier message if the dedupe key is in use. Raises:
+        ConfigurationError; QueueFull if the account has as many messages as its rule allows;
+        LayoutError; errors of redis-py, for instance of a full server: then nothing is written.
+        One round trip; about 10 Redis commands, and one or two more for each option.
+        """
+        new = NewMessage(
+            tenant,
+            fields,
+            deadline,
+            tracking_id,
+            account,
+            priority,
+            delay,
+            ttl,
+            dedupe,
+        )
+        return self._writing_one(self._described(new))
+
+    def _writing_one(self, described: tuple[Any, ...]) -> Steps[str]:
+        ids = yield from self._writing_some(described)
+        return ids[0]
+
+    @operation
+    def write_many(self, messages: Iterable[NewMessage]) -> Steps[list[str]]:
+        """Write messages, up to 100 by each script.
+
+        Arguments:
+            messages: `NewMessage`s; `write` says their fields.
+
+        Returns: their ids, in order. Raises: as `write`. Each script is atomic. If a fault ends the
+        call after the first script, some of the messages are written. One round trip for each 100;
+        about five Redis commands a message.
+        """
+        described = []
+        for each in messages:
+            if not isinstance(each, NewMessage):
+                raise ConfigurationError(
+                    f"{each!r} is no message to be written: give a NewMessage(tenant, fields)"
+                )
+            described.append(self._described(each))
+        return self._writing_many(described)
+
+    def _writing_many(self, described: list[tuple[Any, ...]]) -> Steps[list[str]]:
+        ids: list[str] = []
+        for first in range(0, len(described), MESSAGES_A_SCRIPT):
+            some = described[first : first + MESSAGES_A_SCRIPT]
+            ids += yield from self._writing_some(tuple(part for one in some for part in one))
+        return ids
+
+    def _writing_some(self, described: tuple[Any, ...]) -> Steps[list[str]]:
+        check = int(self._is_check_due())
+        try:
+            reply = yield (
+                yield from self._using("write", int(self.notify), check, *described, once=True)
+            )
+        except BaseException:
+            self._checked = None
+            raise
+        if reply and reply[0] == 0:
+            _, account, waiting, most = reply
+            raise QueueFull(
+                f"the account {as_text(account)!r} of the queue {self.name!r} has {int(waiting):,}"
+                f" messages, and its rule allows {int(most):,}: write later, or set another"
+                " max_length; nothing was written"
+            )
+        return [as_text(each) for each in reply]
+
+    def _described(self, new: NewMessage) -> tuple[Any, ...]:
+        """Return the arguments of a script for a message. Raises: ConfigurationError."""
+        flat = checked_fields(new.fields)
+        if len(flat) > 2 * MOST_FIELDS:
+            raise ConfigurationError(
+                f"a message of {len(flat) // 2} fields is too wide: give at most {MOST_FIELDS}"
+            )
+        tenant = _checked_name(new.tenant, "tenant")
+        account = tenant if new.account is None else _checked_name(new.account, "account")
+        if isinstance(new.priority, bool) or new.priority not in {0, 1}:
+            raise ConfigurationError(
+                f"priority={new.priority!r} is no priority: give 0, or 1 for a message that goes"
+                " first"
+            )
+        delay = checked_delay(new.delay)
+        ends: int | str = ""
+        if new.deadline is not None:
+            if new.ttl is not None:
+                raise ConfigurationError("a message has a deadline or a ttl, not both: give one")
+            ends = deadline_ms(new.deadline)
+        elif new.ttl is not None:
+            ends = f"+{max(1, int(seconds_of(new.ttl, 'ttl', least=0.001) * 1000))}"
+        tracked = b""
+        if new.tracking_id is not None:
+            tracked = to_bytes(checked_text(new.tracking_id, "tracking id"))
+        key, window = b"", 0
+        if new.dedupe is not None:
+            key, window = _checked_dedupe(new.dedupe)
+        try:
+            text = packed(
+                flat, self._encoder.encode, int(new.priority), tenant, account, tracked, key
+            )
+        except UnicodeEncodeError as error:
+            raise unwritable(new.fields, error) from None
+        return (account, text, int(new.priority), delay, ends, tracked, key, window)
+
+    @operation
+    def cancel(self, tracking_id: str | bytes) -> Steps[bool]:
+        """Delete the message of a tracking id, so that it is not delivered (again).
+
+        A consumer that works on it now is not stopped; its `ack` does nothing more. Returns:
+        whether the message still existed. Raises: ConfigurationError; LayoutError. One round trip.
+        """
+        checked_text(tracking_id, "tracking id")
+        return self._cancelling(tracking_id)
+
+    def _cancelling(self, tracking_id: str | bytes) -> Steps[bool]:
+        return bool((yield self._asking("cancel", int(self.notify), tracking_id)))
+
+    @operation
+    def overdue(self, n: int = 100, start: int = 0) -> Steps[Page[OverdueMessage]]:
+        """List messages whose deadline has passed and that are still there, the earliest first.
+
+        They are no longer delivered: the next read that meets one deletes it, or `FairQueueReaper`
+        does. A message that a consumer has in hand is among them.
+
+        Arguments:
+            n: 1 to 1,000.
+            start: how many to pass over, for the next page.
+
+        Returns: a `Page` of `OverdueMessage`; its `total` says how many are overdue. Raises:
+        ConfigurationError; LayoutError. One round trip.
+        """
+        n = checked_count(n, "n", 1, MOST_OVERDUE)
+        start = checked_count(start, "start", 0, 2**53 - MOST_OVERDUE)
+        return self._listing_overdue(n, start)
+
+    def _listing_overdue(self, n: int, start: int) -> Steps[Page[OverdueMessage]]:
+        total, *flat = yield self._asking("overdue", start, n)
+        found = []
+        for member, ends, text in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+            tracked = self._kept(text).tracked if text else None
+            found.append(OverdueMessage(as_text(member), tracked, float(ends) / 1000))
+        return Page(found, int(total), start)
+
+    @operation
+    def length(self) -> Steps[int]:
+        """Return how many messages the queue holds, those in flight and the delayed ones too.
+
+        Messages that were set aside are not counted. Raises: LayoutError. One round trip.
+        """
+        keys = self.keys
+        with holding_ours(keys.base):
+            mark, length = yield [
+                command("HGET", keys.meta, "mark"),
+                command("HLEN", keys.of("messages")),
+            ]
+        if mark is not None and as_text(mark) != FAIR_VERSION:
+            # A script knows the rule of versions, and refuses what this release cannot read.
+            yield self._asking("stats", 0, "mark")
+        return int(length)
+
+    @operation
+    def peek(self, account: str | bytes, n: int = 10) -> Steps[list[FairMessage]]:
+        """Show the messages of an account that wait, in the order in which they are served.
+
+        Arguments:
+            account: as it was written.
+            n: 1 to 1,000.
+
+        Returns: up to n messages, without a delivery: they cannot be acknowledged. Delayed ones are
+        not among them. Raises: ConfigurationError; LayoutError. One round trip; one or two Redis
+        commands a message.
+        """
+        name = _checked_name(account, "account")
+        return self._peeking(name, checked_count(n, "n", 1, MOST_PEEKED))
+
+    def _peeking(self, account: bytes, n: int) -> Steps[list[FairMessage]]:
+        now, *found = yield self._asking("peek", account, n)
+        return [
+            self._message(now, [identity, b"", attempts, text], "", None)
+            for identity, attempts, text in found
+        ]
+
+    @operation
+    def purge(self, account: str | bytes) -> Steps[int]:
+        """Delete the messages of an account that wait or are delayed; those in flight stay.
+
+        Returns: how many were deleted. Raises: ConfigurationError; LayoutError. One round trip for
+        each 100 messages of the account, and for each 100 delayed ones of the queue; each script is
+        atomic. After a fault or a kill the rest still waits.
+        """
+        return self._purging(_checked_name(account, "account"))
+
+    def _purging(self, account: bytes) -> Steps[int]:
+        deleted, cursor = 0, ""
+        while cursor != "0":
+            some, found = yield self._asking("purge", account, cursor, MESSAGES_A_SCRIPT)
+            deleted, cursor = deleted + int(some), as_text(found)
+        return deleted
+
+    def _message(self, now: int, found: Any, consumer: str, batch: Any) -> FairMessage:
+        """Make a message of { id, delivery, attempts, text }."""
+        identity, delivery, attempts, text = found
+        kept = self._kept(text)
+        return FairMessage(
+            as_text(identity),
+            "",
+            consumer,
+            as_text(kept.tenant),
+            kept.fields,
+            int(attempts),
+            max(0, now - kept.written_ms),
+            kept.deadline,
+            kept.tracked,
+            None,
+            as_text(kept.account),
+            kept.priority,
+            as_text(delivery),
+            batch,
+        )
+
+
+def _checked_name(name: object, what: str) -> bytes:
+    """Return a tenant's or an account's name as bytes. Raises: ConfigurationError."""
+    if isinstance(name, str | bytes) and name:
+        try:
+            return to_bytes(name)
+        except Exception:  # noqa: BLE001, S110 - redis-py's error says less
+            pass
+    raise ConfigurationError(
+        f"the {what} {name!r} is not usable: give a text that UTF-8 can write, or bytes, not empty"
+    )
+
+
+def _checked_dedupe(dedupe: object) -> tuple[bytes, int]:
+    if not isinstance(dedupe, tuple) or len(dedupe) != 2:
+        raise ConfigurationError(
+            f"dedupe={dedupe!r} is not usable: give a key, and for how many seconds it holds"
+        )
+    key = to_bytes(checked_text(dedupe[0], "dedupe key"))
+    seconds = seconds_of(dedupe[1], "the window of dedupe", least=0.001)
+    if seconds > MOST_DEDUPE_SECONDS:
+        raise ConfigurationError(
+            f"the window of dedupe is {seconds:g} seconds: give a year at most"
+        )
+    return key, int(seconds * 1000)
