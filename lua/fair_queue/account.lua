@@ -14,25 +14,34 @@ local NEVER = '+inf'
 -- How much work a message is taken for, in microseconds, before its account has done any.
 local FIRST_ESTIMATE = 1000000
 
--- The priorities: 0 is the usual one, and 1 goes first.
-local RECORD = '^(%w+) (%d+) (%d+) (%d+) (%d+) (%d+) ([0-3]) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
+-- A record is sixteen numbers, then its epoch and its rule. `struct` makes and reads it in a tenth of the time that a
+-- text takes; a server without it (fakeredis) has texts.
+local FORM, FORM_SIZE = '>I7I5I4I4I4BI6I7I5I5I5I5I5I5I2B', 71
+local TEXT = '^' .. string.rep('(%d+) ', 16) .. '(.*)$'
 
 -- Makes a record of its text, or nil, and sets `unbelieved`.
 local function record_of(key, account, text)
-  local epoch, tag, estimate, waiting, flying, delayed, place, version, allowed, head, tail, head1, tail1, first, last, credit, rule =
-    string.match(text, RECORD)
-  if not epoch or #text > 400 + #rule or tonumber(tail) > MOST_STORED or tonumber(tail1) > MOST_STORED
-    or tonumber(last) > MOST_STORED or tonumber(tag) > MOST_STORED or #waiting > 15 or #flying > 15
-  then
-    disbelieve(key, 'the account ' .. account, text, 'a record of an account')
+  local tag, estimate, waiting, flying, delayed, place, version, allowed, head, tail, head1, tail1, first, last, credit, size
+  local at = FORM_SIZE + 1
+  if struct and #text >= FORM_SIZE then
+    tag, estimate, waiting, flying, delayed, place, version, allowed, head, tail, head1, tail1, first, last, credit, size =
+      struct.unpack(FORM, text)
+  elseif not struct then
+    local rest
+    tag, estimate, waiting, flying, delayed, place, version, allowed, head, tail, head1, tail1, first, last, credit, size, rest =
+      string.match(text, TEXT)
+    text, at, place = rest, 1, tonumber(place)
+    tag, tail, tail1, last = tonumber(tag), tonumber(tail), tonumber(tail1), tonumber(last)
+  end
+  if not size or place > 3 or tag > MOST_STORED or #text < at - 1 + size or size == 0 then
+    disbelieve(key, 'the account ' .. account, 'a text of another form', 'a record of an account')
     return nil
   end
   return {
-    epoch = epoch, tag = tonumber(tag), estimate = tonumber(estimate), waiting = tonumber(waiting),
-    flying = tonumber(flying), delayed = tonumber(delayed), place = tonumber(place), version = version,
-    allowed = tonumber(allowed), head = tonumber(head), tail = tonumber(tail), head1 = tonumber(head1),
-    tail1 = tonumber(tail1), first = tonumber(first), last = tonumber(last), credit = tonumber(credit),
-    rule = rule,
+    tag = tag, estimate = estimate + 0, waiting = waiting + 0, flying = flying + 0, delayed = delayed + 0,
+    place = place, version = version + 0, allowed = allowed + 0, head = head + 0, tail = tail,
+    head1 = head1 + 0, tail1 = tail1, first = first + 0, last = last, credit = credit + 0,
+    epoch = string.sub(text, at, at + size - 1), rule = string.sub(text, at + size),
   }
 end
 
@@ -65,17 +74,25 @@ end
 local function new_account(keys, facts, at)
   return {
     epoch = new_epoch(keys, at), tag = facts.now, estimate = 0, waiting = 0, flying = 0, delayed = 0,
-    place = NOWHERE, version = '0', allowed = 0, head = 0, tail = 0, head1 = 0, tail1 = 0, first = 0,
+    place = NOWHERE, version = 0, allowed = 0, head = 0, tail = 0, head1 = 0, tail1 = 0, first = 0,
     last = 0, credit = 0, rule = '',
   }
 end
 
 local function save_account(keys, account, a)
-  redis.call('HSET', keys[ACCOUNTS], account, string.format(
-    '%s %.0f %.0f %.0f %.0f %.0f %d %s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s',
-    a.epoch, a.tag, a.estimate, a.waiting, a.flying, a.delayed, a.place, a.version, a.allowed,
-    a.head, a.tail, a.head1, a.tail1, a.first, a.last, a.credit, a.rule
-  ))
+  local text
+  if struct then
+    text = struct.pack(
+      FORM, a.tag, a.estimate, a.waiting, a.flying, a.delayed, a.place, a.version, a.allowed, a.head, a.tail,
+      a.head1, a.tail1, a.first, a.last, a.credit, #a.epoch
+    )
+  else
+    text = string.format(
+      string.rep('%.0f ', 16), a.tag, a.estimate, a.waiting, a.flying, a.delayed, a.place, a.version, a.allowed,
+      a.head, a.tail, a.head1, a.tail1, a.first, a.last, a.credit, #a.epoch
+    )
+  end
+  redis.call('HSET', keys[ACCOUNTS], account, text .. a.epoch .. a.rule)
 end
 
 -- A glob of `*` and `?` as a pattern of Lua.
@@ -117,7 +134,7 @@ local RULE = '^([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([
 
 -- The settings that hold for an account; what its own rule does not say, the rule `*` says.
 local function settings_of(keys, facts, account, a)
-  if facts.rules == '0' then
+  if facts.rules == 0 then
     return { weight = 1000, burst = 1, lower = 100 }
   end
   if a.version ~= facts.rules then
@@ -199,6 +216,6 @@ local function facts_of(keys, found, first, at)
     now = stored(keys[META], 'now', text, 0, MOST_STORED, 0),
     -- No number of a delivery is used again, even if meta was lost.
     delivery = stored(keys[META], 'delivery', found[first + 2] or whole(at * 100), 0, MOST_STORED - 1),
-    rules = found[first + 3] or '0',
+    rules = stored(keys[META], 'rules', found[first + 3], 0, MOST_STORED, 0),
   }
 end

@@ -1,11 +1,13 @@
 -- Notes that a consumer is alive, which keeps its queue, and checks the types of the keys.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: layout mark, queue, ttl in ms, consumer.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1] mark
+--   ARGV[2] queue
+--   ARGV[3] ttl in ms
+--   ARGV[4] consumer
 -- Returns 1.
 --@include queue
-local found = redis.pcall('HMGET', KEYS[1], 'mark', 'namespace')
-local problem = refuse_facts(KEYS[1], found)
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace')
+local problem = refuse_facts(KEYS[META], found)
 local marked, alive
 if not problem then
   problem, marked, alive = refuse_place(found[2])
@@ -16,10 +18,10 @@ if problem then
 end
 -- On a full server the consumer goes on, because its work makes room. It is only not seen for a while.
 local at = now()
-if not is_error(redis.pcall('ZADD', KEYS[19], whole(at), ARGV[4])) then
+if not is_error(redis.pcall('ZADD', KEYS[CONSUMERS], whole(at), ARGV[4])) then
   keep_alive(marked, alive, 0, at)
   if not found[1] then
-    redis.call('HSET', KEYS[1], 'mark', FAIR_VERSION)
+    redis.call('HSET', KEYS[META], 'mark', FAIR_VERSION)
   end
 end
 return 1

@@ -1,11 +1,10 @@
 -- Forgets messages that were set aside.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: their ids.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1..] ids
 -- Returns how many were dead.
 --@include queue
-local problem = refuse_facts(KEYS[1], redis.pcall('HMGET', KEYS[1], 'mark'))
+local problem = refuse_facts(KEYS[META], redis.pcall('HMGET', KEYS[META], 'mark'))
 if problem then
   return problem
 end
-return redis.call('HDEL', KEYS[14], unpack(ARGV))
+return redis.call('HDEL', KEYS[DEAD], unpack(ARGV))

@@ -1,13 +1,14 @@
 -- Deletes a fair queue that has been idle for its time to live, unless somebody has used it since.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: queue, 1 to delete it whatever the due index says, with its dead messages, ms from now to the next look if
--- messages that were set aside are left; 1 to count alone.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1] queue
+--   ARGV[2] 1 to delete it whatever the due index says, with its dead messages
+--   ARGV[3] ms from now to the next look if messages that were set aside are left
+--   ARGV[4] 1 to count alone
 -- Returns how many keys; -1 if somebody has used the queue since, or if it belongs to another namespace: then only its
 -- place in this due index goes.
 --@include queue
-local about = redis.pcall('HMGET', KEYS[1], 'mark', 'namespace')
-local problem = refuse_facts(KEYS[1], about)
+local about = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace')
+local problem = refuse_facts(KEYS[META], about)
 if problem then
   return problem
 end
@@ -30,22 +31,22 @@ end
 if not is_forced and not (deadline and tonumber(deadline) <= now()) then
   return -1
 end
-local keeps = not is_forced and redis.call('EXISTS', KEYS[14]) == 1
+local keeps = not is_forced and redis.call('EXISTS', KEYS[DEAD]) == 1
 if is_dry then
-  local count = redis.call('EXISTS', unpack(KEYS, 4)) + redis.call('EXISTS', KEYS[1])
+  local count = redis.call('EXISTS', unpack(KEYS, ACCOUNTS)) + redis.call('EXISTS', KEYS[META])
   return keeps and count - 2 or count
 end
 local deleted = 0
-for i = 4, 19 do
-  if not (keeps and i == 14) then
+for i = ACCOUNTS, CONSUMERS do
+  if not (keeps and i == DEAD) then
     deleted = deleted + redis.call('UNLINK', KEYS[i])
   end
 end
 if keeps then
-  redis.call('HDEL', KEYS[1], 'now', 'rules', 'patterns')
+  redis.call('HDEL', KEYS[META], 'now', 'rules', 'patterns')
   redis.call('ZADD', due, 'XX', whole(now() + ARGV[3]), ARGV[1])
   return deleted
 end
-deleted = deleted + redis.call('UNLINK', KEYS[1])
+deleted = deleted + redis.call('UNLINK', KEYS[META])
 redis.call('ZREM', due, ARGV[1])
 return deleted

@@ -1,11 +1,14 @@
 -- Says that deliveries are still being worked on: their leases begin again, and so does the queue's time to live.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: layout mark, queue, ttl in ms, lease in ms, then for each message: its id, its delivery.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1] mark
+--   ARGV[2] queue
+--   ARGV[3] ttl in ms
+--   ARGV[4] lease in ms
+--   ARGV[5..] for each message: its id, its delivery
 -- Returns how many were still that delivery.
 --@include settling
-local found = redis.pcall('HMGET', KEYS[1], 'mark', 'namespace')
-local problem = refuse_facts(KEYS[1], found)
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace')
+local problem = refuse_facts(KEYS[META], found)
 local marked, alive
 if not problem then
   problem, marked, alive = refuse_place(found[2])
@@ -18,8 +21,8 @@ for i = 5, #ARGV, 2 do
   local d = meant_by(KEYS, ARGV[i], ARGV[i + 1])
   if d and d.is_flying then
     -- A full server allows a removal as a first write, and then the rest.
-    redis.call('ZREM', KEYS[8], ARGV[i])
-    redis.call('ZADD', KEYS[8], whole(at + ARGV[4]), ARGV[i])
+    redis.call('ZREM', KEYS[LEASES], ARGV[i])
+    redis.call('ZADD', KEYS[LEASES], whole(at + ARGV[4]), ARGV[i])
     extended = extended + 1
   end
 end

@@ -1,15 +1,17 @@
 -- Puts right a part of a queue that has lost keys, or whose rules have changed: each account stands where it belongs, and
 -- each message can be served.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: the part: accounts, messages, held, back, tracking, dedupe; where to go on; how many to look at; 1 to notify;
--- 1 to count alone.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1] the part: accounts, messages, held, back, tracking, dedupe
+--   ARGV[2] where to go on
+--   ARGV[3] how many to look at
+--   ARGV[4] 1 to notify
+--   ARGV[5] 1 to count alone
 -- Returns { where to go on next, how many were put right }.
 --@include message
 --@include rules
 --@include bounded
-local found = redis.pcall('HMGET', KEYS[1], 'mark', 'now', 'delivery', 'rules')
-local problem = refuse_facts(KEYS[1], found)
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local problem = refuse_facts(KEYS[META], found)
 problem = problem or refuse_types(KEYS)
 if problem then
   return problem
@@ -20,13 +22,13 @@ local facts = facts_of(KEYS, found, 1, at)
 if unbelieved then
   return unbelieved
 end
-local PARTS = { accounts = 4, messages = 7, held = 9, back = 10, tracking = 15, dedupe = 16 }
+local PARTS = { accounts = ACCOUNTS, messages = MESSAGES, held = HELD, back = BACK, tracking = TRACKING, dedupe = DEDUPE }
 local cursor, page = some_of(KEYS[PARTS[part]], ARGV[2], tonumber(ARGV[3]))
 local mended, wakes = 0, false
 
 -- Lets a message be served again that nothing leads to.
 local function find_again(id, d)
-  local text = redis.call('HGET', KEYS[7], id)
+  local text = redis.call('HGET', KEYS[MESSAGES], id)
   local m = text and parts_of_message(text)
   if not m then
     return
@@ -46,28 +48,28 @@ end
 local mend = {}
 
 function mend.accounts(account, text)
-  local a = record_of(KEYS[4], account, text)
+  local a = record_of(KEYS[ACCOUNTS], account, text)
   if not a then
     -- Its messages are found again by their own part.
     unbelieved = nil
     mended = mended + 1
     if not is_dry then
-      redis.call('HDEL', KEYS[4], account)
+      redis.call('HDEL', KEYS[ACCOUNTS], account)
     end
     return
   end
-  local before, tag_before = text, a.tag
-  local places = { [IS_READY] = 6, [IS_LIMITED] = 12, [IS_IDLE] = 13 }
-  local key = KEYS[places[a.place] or 0]
+  local flying, tag_before = a.flying, a.tag
+  local places = { [IS_READY] = READY, [IS_LIMITED] = LIMITED, [IS_IDLE] = IDLE }
+  local key = places[a.place] and KEYS[places[a.place]]
   local is_lost = key and not redis.call('ZSCORE', key, account)
-  if a.flying > 0 and redis.call('ZCARD', KEYS[8]) == 0 and redis.call('HLEN', KEYS[9]) == 0 then
+  if a.flying > 0 and redis.call('ZCARD', KEYS[LEASES]) == 0 and redis.call('HLEN', KEYS[HELD]) == 0 then
     a.flying = 0
   end
   if is_lost then
     a.place = NOWHERE
   end
   if is_dry then
-    mended = mended + ((is_lost or a.flying == 0 and string.match(before, '^%w+ %d+ %d+ %d+ (%d+)') ~= '0') and 1 or 0)
+    mended = mended + ((is_lost or a.flying ~= flying) and 1 or 0)
     return
   end
   local s = settings_of(KEYS, facts, account, a)
@@ -84,13 +86,13 @@ function mend.messages(id, text)
   if not m then
     return
   end
-  if m.deadline > 0 and not redis.call('ZSCORE', KEYS[17], id) then
+  if m.deadline > 0 and not redis.call('ZSCORE', KEYS[DEADLINES], id) then
     mended = mended + 1
     if not is_dry then
-      redis.call('ZADD', KEYS[17], whole(m.deadline), id)
+      redis.call('ZADD', KEYS[DEADLINES], whole(m.deadline), id)
     end
   end
-  if redis.call('HEXISTS', KEYS[9], id) == 1 or redis.call('ZSCORE', KEYS[8], id) or redis.call('ZSCORE', KEYS[11], id) then
+  if redis.call('HEXISTS', KEYS[HELD], id) == 1 or redis.call('ZSCORE', KEYS[LEASES], id) or redis.call('ZSCORE', KEYS[PARKED], id) then
     return
   end
   local a = account_of(KEYS, m.account)
@@ -106,18 +108,18 @@ function mend.messages(id, text)
     or lane == '1' and tonumber(number) >= a.head1 and tonumber(number) < a.tail1
   )
   -- One that was let in, or found again, waits among those that were given back, if that key was not lost.
-  if not is_there and not (a and a.first < a.last and redis.call('EXISTS', KEYS[10]) == 1) then
+  if not is_there and not (a and a.first < a.last and redis.call('EXISTS', KEYS[BACK]) == 1) then
     find_again(id)
   end
 end
 
 function mend.held(id, _)
   local d = delivery_of(KEYS, id)
-  if redis.call('HEXISTS', KEYS[7], id) == 0 then
+  if redis.call('HEXISTS', KEYS[MESSAGES], id) == 0 then
     mended = mended + 1
     if not is_dry then
-      redis.call('HDEL', KEYS[9], id)
-      redis.call('ZREM', KEYS[8], id)
+      redis.call('HDEL', KEYS[HELD], id)
+      redis.call('ZREM', KEYS[LEASES], id)
       local a = d and d.is_flying and account_of(KEYS, d.account)
       if a then
         local tag_before = a.tag
@@ -129,26 +131,26 @@ function mend.held(id, _)
   elseif not d then
     mended = mended + 1
     if not is_dry then
-      redis.call('HDEL', KEYS[9], id)
+      redis.call('HDEL', KEYS[HELD], id)
     end
   elseif d.is_flying then
-    if not redis.call('ZSCORE', KEYS[8], id) then
+    if not redis.call('ZSCORE', KEYS[LEASES], id) then
       -- It lapses now, unless its consumer comes first.
       mended = mended + 1
       if not is_dry then
-        redis.call('ZADD', KEYS[8], whole(at), id)
+        redis.call('ZADD', KEYS[LEASES], whole(at), id)
       end
     end
-  elseif not redis.call('ZSCORE', KEYS[11], id) then
+  elseif not redis.call('ZSCORE', KEYS[PARKED], id) then
     local a = account_of(KEYS, d.account)
-    if not unbelieved and not (a and a.first < a.last and redis.call('EXISTS', KEYS[10]) == 1) then
+    if not unbelieved and not (a and a.first < a.last and redis.call('EXISTS', KEYS[BACK]) == 1) then
       find_again(id, d)
     end
   end
 end
 
 function mend.back(field, id)
-  local text = redis.call('HGET', KEYS[7], id)
+  local text = redis.call('HGET', KEYS[MESSAGES], id)
   local m = text and parts_of_message(text)
   local a = m and account_of(KEYS, m.account)
   if unbelieved then
@@ -160,7 +162,7 @@ function mend.back(field, id)
   end
   -- A field of a message that has gone is a hole that a read would pass over, or nothing leads to it.
   if not is_dry then
-    redis.call('HDEL', KEYS[10], field)
+    redis.call('HDEL', KEYS[BACK], field)
   end
   local d = m and delivery_of(KEYS, id)
   if m and not (d and d.is_flying) then
@@ -171,20 +173,20 @@ function mend.back(field, id)
 end
 
 function mend.tracking(field, id)
-  if redis.call('HEXISTS', KEYS[7], id) == 0 then
+  if redis.call('HEXISTS', KEYS[MESSAGES], id) == 0 then
     mended = mended + 1
     if not is_dry then
-      redis.call('HDEL', KEYS[15], field)
+      redis.call('HDEL', KEYS[TRACKING], field)
     end
   end
 end
 
 function mend.dedupe(field, text)
   local id = string.match(text, '^%S+') or ''
-  if redis.call('HEXISTS', KEYS[7], id) == 0 then
+  if redis.call('HEXISTS', KEYS[MESSAGES], id) == 0 then
     mended = mended + 1
     if not is_dry then
-      redis.call('HDEL', KEYS[16], field)
+      redis.call('HDEL', KEYS[DEDUPE], field)
     end
   end
 end
@@ -195,12 +197,12 @@ for i = 1, #page, 2 do
     return unbelieved
   end
 end
-if part == 'accounts' and ARGV[2] == '0' and not found[4] and redis.call('EXISTS', KEYS[5]) == 1 and not is_dry then
+if part == 'accounts' and ARGV[2] == '0' and not found[4] and redis.call('EXISTS', KEYS[RULES]) == 1 and not is_dry then
   -- A queue that has lost its facts would not know that there are rules.
   note_rules(KEYS, at)
   mended = mended + 1
 end
 if wakes and ARGV[4] == '1' then
-  notify(KEYS[18], 'm')
+  notify(KEYS[NOTIFICATIONS], 'm')
 end
 return { cursor, mended }

@@ -1,13 +1,17 @@
 -- Gives deliveries back, to be served again at their accounts' turns, now or after a delay. A message that was
 -- delivered too often is set aside.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: layout mark, queue, ttl in ms, 1 to notify, delay in ms, attempts after which a message is set aside, then for
--- each message: its id, its delivery, the work in us or ''.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1] mark
+--   ARGV[2] queue
+--   ARGV[3] ttl in ms
+--   ARGV[4] 1 to notify
+--   ARGV[5] delay in ms
+--   ARGV[6] attempts after which a message is set aside
+--   ARGV[7..] for each message: its id, its delivery, the work in us or ''
 -- Returns how many were still that delivery.
 --@include settling
-local found = redis.pcall('HMGET', KEYS[1], 'mark', 'namespace', 'now', 'delivery', 'rules')
-local problem = refuse_facts(KEYS[1], found)
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules')
+local problem = refuse_facts(KEYS[META], found)
 local marked, alive
 if not problem then
   problem, marked, alive = refuse_place(found[2])
@@ -26,7 +30,7 @@ local given, wakes = settle(KEYS, facts, ARGV, 7, at, function(a, id, d)
   elseif delay > 0 then
     d.is_flying = false
     save_delivery(KEYS, id, d)
-    redis.call('ZADD', KEYS[11], whole(at + delay), id)
+    redis.call('ZADD', KEYS[PARKED], whole(at + delay), id)
     a.delayed = a.delayed + 1
   else
     put_back(KEYS, a, id, d)
@@ -34,7 +38,7 @@ local given, wakes = settle(KEYS, facts, ARGV, 7, at, function(a, id, d)
 end)
 if given > 0 then
   if (wakes or delay > 0) and ARGV[4] == '1' then
-    notify(KEYS[18], 'n')
+    notify(KEYS[NOTIFICATIONS], 'n')
   end
   keep_alive(marked, alive, delay, at)
 end

@@ -1,10 +1,10 @@
 -- Shows the messages of an account that are served next, in that order; those that were given back first.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: account, how many at most.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1] account
+--   ARGV[2] how many at most
 -- Returns { server's time in ms, { id, attempts, text }, ... }.
 --@include message
-local problem = refuse_facts(KEYS[1], redis.pcall('HMGET', KEYS[1], 'mark'), true)
+local problem = refuse_facts(KEYS[META], redis.pcall('HMGET', KEYS[META], 'mark'), true)
 if problem then
   return problem
 end
@@ -18,7 +18,7 @@ end
 local looks = most + 64
 local function show(id)
   looks = looks - 1
-  local text = id and redis.call('HGET', KEYS[7], id)
+  local text = id and redis.call('HGET', KEYS[MESSAGES], id)
   local d = text and delivery_of(KEYS, id)
   if text and not (d and d.is_flying) then
     shown[#shown + 1] = { id, d and d.attempts or 0, text }
@@ -31,7 +31,7 @@ local function show_from(first, last, id_of)
   end
 end
 show_from(a.first, a.last, function(n)
-  return redis.call('HGET', KEYS[10], a.epoch .. ':' .. n)
+  return redis.call('HGET', KEYS[BACK], a.epoch .. ':' .. n)
 end)
 show_from(a.head1, a.tail1, function(n)
   return a.epoch .. '-1-' .. n

@@ -1,11 +1,12 @@
 -- Deletes some of the messages of one account that wait, or are delayed; those in flight stay.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: account, where to go on among the delayed ('' for those that wait), how many at most.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1] account
+--   ARGV[2] where to go on among the delayed, '' for those that wait
+--   ARGV[3] how many at most
 -- Returns { deleted, where to go on among the delayed; '' for more that wait, '0' at the end }.
 --@include serving
-local found = redis.pcall('HMGET', KEYS[1], 'mark', 'now', 'delivery', 'rules')
-local problem = refuse_facts(KEYS[1], found)
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local problem = refuse_facts(KEYS[META], found)
 if problem then
   return problem
 end
@@ -18,7 +19,7 @@ if unbelieved or not a then
 end
 local deleted, tag_before, s = 0, a.tag, settings_of(KEYS, facts, account, a)
 local function delete(id)
-  local text = redis.call('HGET', KEYS[7], id)
+  local text = redis.call('HGET', KEYS[MESSAGES], id)
   local m = text and parts_of_message(text)
   local d = m and delivery_of(KEYS, id)
   if m and m.account == account and not (d and d.is_flying) then
@@ -35,7 +36,7 @@ if cursor == '' then
   end
   cursor = (a.first < a.last or a.head < a.tail or a.head1 < a.tail1) and '' or '00'
 else
-  local page = redis.call('ZSCAN', KEYS[11], cursor, 'COUNT', most)
+  local page = redis.call('ZSCAN', KEYS[PARKED], cursor, 'COUNT', most)
   cursor = page[1]
   for i = 1, #page[2], 2 do
     delete(page[2][i])

@@ -1,17 +1,21 @@
 -- Serves messages to a consumer: of the accounts that have a turn, the one with the least tag.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers, the read's receipt.
--- ARGV: consumer, the read's number, how many messages, lease in ms, attempts after which a message is set aside, 1 for
--- messages of one account only, 1 to notify, then for each message that is done: its id, its delivery, the work in us
--- or ''.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names and behind them the read's receipt
+--   ARGV[1] consumer
+--   ARGV[2] the read's number
+--   ARGV[3] how many messages
+--   ARGV[4] lease in ms
+--   ARGV[5] attempts after which a message is set aside
+--   ARGV[6] 1 for messages of one account only
+--   ARGV[7] 1 to notify
+--   ARGV[8..] for each message that is done: its id, its delivery, the work in us or ''
 -- Returns { kind, server's time in ms, how many of the done were still the consumer's, ... }. kind 0: then messages, each
 -- { id, delivery, attempts, text }; 1: there is nothing: last id of the notifications, ms until something may come or -1;
 -- 2: nothing was found, and the read is to look again; 3: this read was granted messages before, which have gone.
 --@include serving
 --@include settling
 --@include receipt
-local found = redis.pcall('HMGET', KEYS[1], 'mark', 'now', 'delivery', 'rules')
-local problem = refuse_facts(KEYS[1], found)
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local problem = refuse_facts(KEYS[META], found)
 if problem then
   return problem
 end
@@ -22,19 +26,19 @@ if unbelieved then
   return unbelieved
 end
 -- A full server allows this removal as a first write, and then the rest: its consumers make room.
-local before = redis.pcall('GETDEL', KEYS[20])
+local before = redis.pcall('GETDEL', KEYS[RECEIPT])
 local sent, noted = receipt_of(before)
 local done, wakes = 0, false
 if sent and sent >= tonumber(ARGV[2]) then
-  redis.call('SET', KEYS[20], before, 'PX', UNDER_WAY_MS)
+  redis.call('SET', KEYS[RECEIPT], before, 'PX', UNDER_WAY_MS)
   local again = {}
   -- One with a lower number is from long ago, and gets nothing.
   for id, number in string.gmatch(sent == tonumber(ARGV[2]) and noted or '', '(%w+%-%d%-%d+):(%d+)') do
     local d = meant_by(KEYS, id, number)
-    local text = d and d.is_flying and redis.call('HGET', KEYS[7], id)
+    local text = d and d.is_flying and redis.call('HGET', KEYS[MESSAGES], id)
     if text then
       -- Its lease begins again, because somebody hears of it only now.
-      redis.call('ZADD', KEYS[8], whole(at + lease), id)
+      redis.call('ZADD', KEYS[LEASES], whole(at + lease), id)
       again[#again + 1] = { id, d.number, d.attempts, text }
     end
   end
@@ -56,10 +60,10 @@ if #served > 0 or done > 0 then
   for i = 1, #served do
     granted[i + 2] = served[i][1] .. ':' .. served[i][2]
   end
-  write_receipt(KEYS[20], table.concat(granted, ' '))
+  write_receipt(KEYS[RECEIPT], table.concat(granted, ' '))
 end
 if (wakes or woken) and ARGV[7] == '1' then
-  notify(KEYS[18], 'r')
+  notify(KEYS[NOTIFICATIONS], 'r')
 end
 if served[1] then
   return { 0, at, done, unpack(served) }
@@ -68,12 +72,12 @@ if not is_empty then
   return { 2, at, done }
 end
 local wait = -1
-for _, key in ipairs({ KEYS[8], KEYS[11], KEYS[12] }) do
+for _, key in ipairs({ KEYS[LEASES], KEYS[PARKED], KEYS[LIMITED] }) do
   local first = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
   if first and first < MOST_STORED then
     local left = math.max(0, first - at)
     wait = wait < 0 and left or math.min(wait, left)
   end
 end
-local last = redis.call('XREVRANGE', KEYS[18], '+', '-', 'COUNT', 1)
+local last = redis.call('XREVRANGE', KEYS[NOTIFICATIONS], '+', '-', 'COUNT', 1)
 return { 1, at, done, last[1] and last[1][1] or '0-0', wait }

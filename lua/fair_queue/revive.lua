@@ -1,11 +1,14 @@
 -- Writes messages that were set aside into their accounts again, with new ids, and forgets their attempts.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: layout mark, queue, ttl in ms, 1 to notify, then their ids.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1] mark
+--   ARGV[2] queue
+--   ARGV[3] ttl in ms
+--   ARGV[4] 1 to notify
+--   ARGV[5..] ids
 -- Returns how many were dead.
 --@include message
-local found = redis.pcall('HMGET', KEYS[1], 'mark', 'namespace', 'now', 'delivery', 'rules')
-local problem = refuse_facts(KEYS[1], found)
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules')
+local problem = refuse_facts(KEYS[META], found)
 local marked, alive
 if not problem then
   problem, marked, alive = refuse_place(found[2])
@@ -20,7 +23,7 @@ if unbelieved then
 end
 local revived, wakes = 0, false
 for i = 5, #ARGV do
-  local text = string.match(redis.call('HGET', KEYS[14], ARGV[i]) or '', '^%d+ %d+ %d+ (.*)$')
+  local text = string.match(redis.call('HGET', KEYS[DEAD], ARGV[i]) or '', '^%d+ %d+ %d+ (.*)$')
   local m = text and parts_of_message(text)
   local a = m and account_of(KEYS, m.account)
   if unbelieved then
@@ -36,14 +39,14 @@ for i = 5, #ARGV do
       id, a.tail = a.epoch .. '-0-' .. whole(a.tail), a.tail + 1
     end
     -- A full server refuses the first write of a script or none of them.
-    redis.call('HSET', KEYS[7], id, text)
-    redis.call('HDEL', KEYS[14], ARGV[i])
+    redis.call('HSET', KEYS[MESSAGES], id, text)
+    redis.call('HDEL', KEYS[DEAD], ARGV[i])
     a.waiting = a.waiting + 1
     if m.tracked ~= '' then
-      redis.call('HSET', KEYS[15], m.tracked, id)
+      redis.call('HSET', KEYS[TRACKING], m.tracked, id)
     end
     if m.deadline > 0 then
-      redis.call('ZADD', KEYS[17], whole(m.deadline), id)
+      redis.call('ZADD', KEYS[DEADLINES], whole(m.deadline), id)
     end
     wakes = settle_place(KEYS, facts, m.account, a, settings_of(KEYS, facts, m.account, a), at, tag_before) or wakes
     save_account(KEYS, m.account, a)
@@ -52,7 +55,7 @@ for i = 5, #ARGV do
 end
 if revived > 0 then
   if wakes and ARGV[4] == '1' then
-    notify(KEYS[18], 'v')
+    notify(KEYS[NOTIFICATIONS], 'v')
   end
   keep_alive(marked, alive, 0, at)
 end

@@ -1,14 +1,17 @@
 -- Sets, removes or lists the rules of accounts.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: layout mark, queue, ttl in ms, pattern ('' to list), the rule's text ('' to remove it).
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1] mark
+--   ARGV[2] queue
+--   ARGV[3] ttl in ms
+--   ARGV[4] pattern, '' to list
+--   ARGV[5] the rule's text, '' to remove it
 -- Returns the rules as { pattern, text, ... } to list; else { 1 if there was such a rule, how many rules there are };
 -- { -1, ... } if there are too many: then nothing is changed.
 --@include rules
 local MOST_RULES, MOST_PATTERNS = 10000, 64
-local found = redis.pcall('HMGET', KEYS[1], 'mark', 'namespace')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace')
 local pattern, text = ARGV[4], ARGV[5]
-local problem = refuse_facts(KEYS[1], found, pattern == '')
+local problem = refuse_facts(KEYS[META], found, pattern == '')
 local marked, alive
 if not problem and pattern ~= '' then
   problem, marked, alive = refuse_place(found[2])
@@ -17,26 +20,26 @@ if problem then
   return problem
 end
 if pattern == '' then
-  return redis.call('HGETALL', KEYS[5])
+  return redis.call('HGETALL', KEYS[RULES])
 end
-local was = redis.call('HEXISTS', KEYS[5], pattern)
-local count = redis.call('HLEN', KEYS[5])
+local was = redis.call('HEXISTS', KEYS[RULES], pattern)
+local count = redis.call('HLEN', KEYS[RULES])
 local is_glob = string.find(pattern, '[*?]')
 if text == '' then
   if was == 0 then
     return { 0, count }
   end
-  redis.call('HDEL', KEYS[5], pattern)
+  redis.call('HDEL', KEYS[RULES], pattern)
 else
-  local patterns = patterns_in(redis.call('HGET', KEYS[1], 'patterns') or '')
+  local patterns = patterns_in(redis.call('HGET', KEYS[META], 'patterns') or '')
   if was == 0 and (count >= MOST_RULES or is_glob and #patterns >= MOST_PATTERNS) then
     return { -1, count }
   end
-  redis.call('HSET', KEYS[5], pattern, text)
+  redis.call('HSET', KEYS[RULES], pattern, text)
 end
 note_rules(KEYS, now())
 if not found[1] then
-  redis.call('HSET', KEYS[1], 'mark', FAIR_VERSION)
+  redis.call('HSET', KEYS[META], 'mark', FAIR_VERSION)
 end
 keep_alive(marked, alive)
-return { was, redis.call('HLEN', KEYS[5]) }
+return { was, redis.call('HLEN', KEYS[RULES]) }

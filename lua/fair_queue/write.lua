@@ -1,14 +1,17 @@
 -- Writes messages, each at the end of its account, and wakes sleeping readers.
--- KEYS: meta, due index, layout mark, accounts, rules, ready, messages, leases, held, back, parked, limited,
--- idle, dead, tracking, dedupe, deadlines, notifications, consumers.
--- ARGV: layout mark, queue, ttl in ms, 1 to notify, 1 to check the keys' types, then for each message: account, its
--- text from the priority on, priority, delay in ms, deadline in ms or `+` and its time to live in ms or '', tracking
--- id or '', dedupe key or '', the key's window in ms.
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
+--   ARGV[1] mark
+--   ARGV[2] queue
+--   ARGV[3] ttl in ms
+--   ARGV[4] 1 to notify
+--   ARGV[5] 1 to check the keys' types
+--   ARGV[6..] for each message: account, its text from the priority on, priority, delay in ms, deadline in ms or `+`
+--     and its time to live in ms or '', tracking id or '', dedupe key or '', the key's window in ms
 -- Returns the ids of the messages; of one that has the dedupe key of a message that is still there, that message's.
 -- Returns { 0, account, how many wait, how many may } if an account is full: then nothing is written.
 --@include message
-local facts = redis.pcall('HMGET', KEYS[1], 'mark', 'namespace', 'now', 'delivery', 'rules')
-local problem = refuse_facts(KEYS[1], facts)
+local facts = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules')
+local problem = refuse_facts(KEYS[META], facts)
 local marked, alive
 if not problem then
   problem, marked, alive = refuse_place(facts[2])
@@ -29,8 +32,8 @@ for i = 6, #ARGV, 8 do
   local account, deduped = ARGV[i], ARGV[i + 6]
   local id, ends
   if deduped ~= '' then
-    id, ends = string.match(redis.call('HGET', KEYS[16], deduped) or '', '^(%S+) (%d+)$')
-    if not id or tonumber(ends) <= at or redis.call('HEXISTS', KEYS[7], id) == 0 then
+    id, ends = string.match(redis.call('HGET', KEYS[DEDUPE], deduped) or '', '^(%S+) (%d+)$')
+    if not id or tonumber(ends) <= at or redis.call('HEXISTS', KEYS[MESSAGES], id) == 0 then
       id = taken[deduped]
     end
   end
@@ -46,7 +49,7 @@ for i = 6, #ARGV, 8 do
       end
       known = { a, a and settings_of(KEYS, facts, account, a) or nil, 0, a and a.tag }
       if not a then
-        known[2] = settings_of(KEYS, facts, account, { version = '-', rule = '' })
+        known[2] = settings_of(KEYS, facts, account, { version = -1, rule = '' })
       end
       accounts[account] = known
     end
@@ -82,22 +85,22 @@ for i = 6, #ARGV, 8 do
       id, a.tail = a.epoch .. '-0-' .. whole(a.tail), a.tail + 1
     end
     -- A full server refuses the first write of a script or none of them.
-    redis.call('HSET', KEYS[7], id, whole(at) .. ' ' .. (deadline == '' and '0' or deadline) .. ' ' .. ARGV[i + 1])
+    redis.call('HSET', KEYS[MESSAGES], id, whole(at) .. ' ' .. (deadline == '' and '0' or deadline) .. ' ' .. ARGV[i + 1])
     if delay > 0 then
-      redis.call('ZADD', KEYS[11], whole(at + delay), id)
+      redis.call('ZADD', KEYS[PARKED], whole(at + delay), id)
       a.delayed = a.delayed + 1
       wakes = true
     else
       a.waiting = a.waiting + 1
     end
     if tracked ~= '' then
-      redis.call('HSET', KEYS[15], tracked, id)
+      redis.call('HSET', KEYS[TRACKING], tracked, id)
     end
     if deduped ~= '' then
-      redis.call('HSET', KEYS[16], deduped, id .. ' ' .. whole(at + ARGV[i + 7]))
+      redis.call('HSET', KEYS[DEDUPE], deduped, id .. ' ' .. whole(at + ARGV[i + 7]))
     end
     if deadline ~= '' then
-      redis.call('ZADD', KEYS[17], deadline, id)
+      redis.call('ZADD', KEYS[DEADLINES], deadline, id)
     end
     ids[i] = id
   end
@@ -116,10 +119,10 @@ for account, known in pairs(accounts) do
   save_account(KEYS, account, a)
 end
 if is_new then
-  redis.call('HSET', KEYS[1], 'mark', FAIR_VERSION)
+  redis.call('HSET', KEYS[META], 'mark', FAIR_VERSION)
 end
 if wakes and ARGV[4] == '1' then
-  notify(KEYS[18], 'w')
+  notify(KEYS[NOTIFICATIONS], 'w')
 end
 keep_alive(marked, alive, 0, at)
 return made
