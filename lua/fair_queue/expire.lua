@@ -33,8 +33,13 @@ if not is_forced and not (deadline and tonumber(deadline) <= now()) then
 end
 local keeps = not is_forced and redis.call('EXISTS', KEYS[DEAD]) == 1
 if is_dry then
-  local count = redis.call('EXISTS', unpack(KEYS, ACCOUNTS)) + redis.call('EXISTS', KEYS[META])
-  return keeps and count - 2 or count
+  local count = keeps and 0 or redis.call('EXISTS', KEYS[META])
+  for i = ACCOUNTS, CONSUMERS do
+    if not (keeps and i == DEAD) then
+      count = count + redis.call('EXISTS', KEYS[i])
+    end
+  end
+  return count
 end
 local deleted = 0
 for i = ACCOUNTS, CONSUMERS do

@@ -60,8 +60,7 @@ function mend.accounts(account, text)
   end
   local flying, tag_before = a.flying, a.tag
   local places = { [IS_READY] = READY, [IS_LIMITED] = LIMITED, [IS_IDLE] = IDLE }
-  local key = places[a.place] and KEYS[places[a.place]]
-  local is_lost = key and not redis.call('ZSCORE', key, account)
+  local is_lost = places[a.place] and not redis.call('ZSCORE', KEYS[places[a.place]], account)
   if a.flying > 0 and redis.call('ZCARD', KEYS[LEASES]) == 0 and redis.call('HLEN', KEYS[HELD]) == 0 then
     a.flying = 0
   end

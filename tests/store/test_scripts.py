@@ -122,12 +122,25 @@ def _undeclared(body: str) -> list[str]:
     parameters = {name: given.split(", ") for name, given, _ in _FUNCTION.findall(body)}
     keys = {name: {f"{name}/{p}" for p in given} for name, given in parameters.items()}
     shared = _variables(outside)
-    # So is an element of a parameter that is given all of KEYS.
-    for name, given in parameters.items():
-        for number, parameter in enumerate(given):
-            values = [each.split(",") for each in _arguments(name, body)]
-            if all(each[number : number + 1] == ["KEYS"] for each in values):
-                scopes[name] = re.sub(rf"\b{parameter}\[", "KEYS[", scopes[name])
+    # So is an element of a parameter that is given all of KEYS, directly or by another function.
+    wholes = {(name, parameter) for name, given in parameters.items() for parameter in given}
+
+    def is_whole(name: str, number: int) -> bool:
+        calls = [(scope, each) for scope, text in scopes.items() for each in _arguments(name, text)]
+        values = [(scope, each.split(",")[number : number + 1]) for scope, each in calls]
+        return all(
+            each == ["KEYS"] or bool(each) and (scope, each[0].strip()) in wholes
+            for scope, each in values
+        )
+
+    before = -1
+    while before != len(wholes):
+        before = len(wholes)
+        wholes = {
+            (name, each) for name, each in wholes if is_whole(name, parameters[name].index(each))
+        }
+    for name, parameter in wholes:
+        scopes[name] = re.sub(rf"\b{parameter}\[", "KEYS[", scopes[name])
 
     def is_key(word: str, scope: str) -> bool:
         known = shared | _variables(scopes[scope])
