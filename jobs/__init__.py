@@ -9,6 +9,7 @@ from workstealing.doors import light_door
 if TYPE_CHECKING:
     from workstealing.jobs.adopt_hashes import AdoptHashes, AdoptionExample, AdoptionReport
     from workstealing.jobs.celery_leftovers import CeleryLeftovers
+    from workstealing.jobs.fair_queue_reaper import FairQueueReaper
     from workstealing.jobs.family_leftovers import FamilyLeftovers, TagSetLeftovers
     from workstealing.jobs.fleet_rebalance import FleetRebalance
     from workstealing.jobs.hash_field_expiry import HashFieldExpiry
@@ -41,6 +42,7 @@ __all__ = [
     "AdoptionReport",
     "Backlog",
     "CeleryLeftovers",
+    "FairQueueReaper",
     "FamilyLeftovers",
     "FeastLeftovers",
     "FleetRebalance",
@@ -72,6 +74,7 @@ if not TYPE_CHECKING:
         {
             "workstealing.jobs.adopt_hashes": "AdoptHashes AdoptionExample AdoptionReport",
             "workstealing.jobs.celery_leftovers": "CeleryLeftovers",
+            "workstealing.jobs.fair_queue_reaper": "FairQueueReaper",
             "workstealing.jobs.family_leftovers": "FamilyLeftovers TagSetLeftovers",
             "workstealing.jobs.fleet_rebalance": "FleetRebalance",
             "workstealing.jobs.hash_field_expiry": "HashFieldExpiry",

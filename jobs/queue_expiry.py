@@ -1,9 +1,10 @@
-"""The job that deletes shuffle queues that have been idle for their time to live."""
+"""The job that deletes queues that have been idle for their time to live."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
@@ -24,6 +25,10 @@ from workstealing.store.job_client import Node
 from workstealing.store.operations import Steps
 from workstealing.structures.access import JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
+from workstealing.structures.fair_queue import AsyncFairQueue, FairQueue, FairQueueNamespace
+from workstealing.structures.fair_queue.names import FairQueueNames
+from workstealing.structures.fair_queue.queue import expiring
+from workstealing.structures.queue_place import QueuesOfNamespace
 from workstealing.structures.shuffle_queue import AsyncShuffleQueue, QueueNamespace, ShuffleQueue
 from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
 from workstealing.structures.shuffle_queue.queue import (
@@ -39,6 +44,22 @@ from workstealing.structures.stored import holding_ours
 __all__ = ["QueueExpiry"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of queues: its classes, its namespace, and how a queue of it is deleted.
+
+    Fields: forms; namespace: the class; named: the default one; scripts: their folder; delete:
+    makes the steps that delete at most so many keys of a queue; keys: those that count its keys.
+    """
+
+    forms: tuple[type[Any], ...]
+    namespace: Callable[[Any, str], QueuesOfNamespace]
+    named: str
+    scripts: str
+    delete: Callable[[DueKey, bytes, int, int], Steps[Deleted]]
+    keys: Callable[[bytes], Steps[int]]
+
+
 class QueueExpiry(CollectingJob):
     """Deletes whole queues of one namespace that have been idle for their ttl.
 
@@ -48,8 +69,10 @@ class QueueExpiry(CollectingJob):
     a day later. The legacy stream is not the queue's own, and stays too.
 
     Arguments:
-        queues: a client, a fleet, or one of the namespace's queues.
-        limit: the most keys a slice deletes (a script at most 100).
+        queues: one of the namespace's queues, a `ShuffleQueue` or a `FairQueue`; or, for shuffle
+            queues, a client or a fleet.
+        limit: the most keys a slice deletes (a script at most 100; the 17 keys of a fair queue go
+            together).
         namespace: by default the queue's, or ``shuffle_queues``.
         dry_run: count the keys of idle queues, at most `limit`, and delete nothing.
         name: of the job, by default ``queue_expiry.<namespace>``.
@@ -61,7 +84,7 @@ class QueueExpiry(CollectingJob):
     together with the queue's entry in the due index, so the queue is found until then.
     """
 
-    access = JobAccess(("shuffle queues",))
+    access = JobAccess(("fair queues", "shuffle queues"))
     unit = "keys"
 
     def __init__(
@@ -78,19 +101,20 @@ class QueueExpiry(CollectingJob):
         shift_ms = 0
         client = queues
         self.queues = queues
-        if isinstance(queues, ShuffleQueue | AsyncShuffleQueue):
+        kind = next((each for each in _KINDS if isinstance(queues, each.forms)), _KINDS[0])
+        if isinstance(queues, kind.forms):
             client, shift_ms = queues.client, queues.clock_shift_ms
             namespace = namespace or queues.namespace
-        named = namespace or "shuffle_queues"
+        named = namespace or kind.named
         clients = client.nodes if isinstance(client, AnyFleet) else {"": client}
-        homes = {node: QueueNamespace(each, named) for node, each in clients.items()}
+        homes = {node: kind.namespace(each, named) for node, each in clients.items()}
         self.structures = tuple(homes.values())
         if isinstance(client, AnyFleet):
             for home in self.structures:
                 home.fleet = client
         collectors = {
             node: _QueueCollector(
-                DueIndex(home.job_client, home.names, shift_ms, random, clock), shift_ms
+                DueIndex(home.job_client, home.names, shift_ms, random, clock), kind, shift_ms
             )
             for node, home in homes.items()
         }
@@ -108,14 +132,16 @@ class _QueueCollector(DueCollector):
 
     Arguments:
         index: of the namespace.
+        kind: of its queues.
         clock_shift_ms: for tests.
     """
 
-    scripts = "shuffle_queue/"
     what = "keys of idle queues"
 
-    def __init__(self, index: DueIndex, clock_shift_ms: int) -> None:
+    def __init__(self, index: DueIndex, kind: _Kind, clock_shift_ms: int) -> None:
         super().__init__(index)
+        self.scripts = kind.scripts
+        self._kind = kind
         self._shift_ms = clock_shift_ms
 
     def serve(
@@ -148,7 +174,9 @@ class _QueueCollector(DueCollector):
         try:
             for look in looks(self._index, slice):
                 for due in look.found:
-                    counted += self._index.drive(_keys_of(due.key), Budget(slice.remaining()))
+                    counted += self._index.drive(
+                        self._kind.keys(due.key), Budget(slice.remaining())
+                    )
                     if counted >= slice.limit or slice.expired:
                         return min(counted, slice.limit)
         except OutOfTime:
@@ -164,7 +192,7 @@ class _QueueCollector(DueCollector):
         drive, budget = self._index.drive, Budget.whole(seconds)
 
         def count(_: Node, found: Sequence[bytes]) -> int:
-            return sum(drive(_keys_of(each), budget) for each in found)
+            return sum(drive(self._kind.keys(each), budget) for each in found)
 
         return items_backlog(self._index, seconds, self.what, count, most_queues)
 
@@ -186,17 +214,32 @@ class _QueueCollector(DueCollector):
         return deleted
 
     def _delete_some(self, due: DueKey, limit: int, budget: Budget) -> Deleted:
-        steps = delete_some(
-            QueueNames(due.key),
-            self._index.names.due(due.shard),
-            limit,
-            is_forced=False,
-            clock_shift_ms=self._shift_ms,
-        )
+        steps = self._kind.delete(due, self._index.names.due(due.shard), limit, self._shift_ms)
         return self._index.drive(steps, budget)
 
 
-def _keys_of(queue: bytes) -> Steps[int]:
+def _delete_shuffle(due: DueKey, index: bytes, limit: int, shift_ms: int) -> Steps[Deleted]:
+    names = QueueNames(due.key)
+    return delete_some(names, index, limit, is_forced=False, clock_shift_ms=shift_ms)
+
+
+def _delete_fair(due: DueKey, index: bytes, _: int, shift_ms: int) -> Steps[Deleted]:
+    deleted = yield expiring(FairQueueNames(due.key), index, clock_shift_ms=shift_ms)
+    return Deleted(max(0, deleted), is_done=deleted >= 0, came_back=deleted < 0)
+
+
+def _fair_keys(queue: bytes) -> Steps[int]:
+    """Count the keys that an expiry would delete of an idle fair queue; see `_shuffle_keys`."""
+    names = FairQueueNames(queue)
+    dead = names.of("dead")
+    with holding_ours(names.meta):
+        there = yield ("EXISTS", *(each for each in names.parts if each != dead))
+        has_dead = yield ("EXISTS", dead)
+        has_meta = yield ("EXISTS", names.meta)
+    return int(there) + (bool(has_meta) and not has_dead)
+
+
+def _shuffle_keys(queue: bytes) -> Steps[int]:
     """Count the keys that an expiry would delete of an idle queue. Two round trips.
 
     Where a group has dead messages, these and the queue's meta stay.
@@ -213,3 +256,23 @@ def _keys_of(queue: bytes) -> Steps[int]:
     dead = [group.dead for group in groups]
     has_dead = (yield ("EXISTS", *dead)) if dead else 0
     return int(there) + (bool(meta) and not has_dead)
+
+
+_KINDS = (
+    _Kind(
+        (ShuffleQueue, AsyncShuffleQueue),
+        QueueNamespace,
+        "shuffle_queues",
+        "shuffle_queue/",
+        _delete_shuffle,
+        _shuffle_keys,
+    ),
+    _Kind(
+        (FairQueue, AsyncFairQueue),
+        FairQueueNamespace,
+        "fair_queues",
+        "fair_queue/",
+        _delete_fair,
+        _fair_keys,
+    ),
+)

@@ -237,7 +237,7 @@ class DueCollector(abc.ABC):
     A subclass names its scripts and writes `serve`.
     """
 
-    scripts: ClassVar[str]
+    scripts: str
     """The prefix of the structure's script names."""
     what: ClassVar[str]
     """The name of the backlog's items."""

@@ -3,7 +3,6 @@
 --   ARGV[1] queue
 --   ARGV[2] 1 to delete it whatever the due index says, with its dead messages
 --   ARGV[3] ms from now to the next look if messages that were set aside are left
---   ARGV[4] 1 to count alone
 -- Returns how many keys; -1 if somebody has used the queue since, or if it belongs to another namespace: then only its
 -- place in this due index goes.
 --@include queue
@@ -12,7 +11,7 @@ local problem = refuse_facts(KEYS[META], about)
 if problem then
   return problem
 end
-local is_forced, is_dry = ARGV[2] == '1', ARGV[4] == '1'
+local is_forced = ARGV[2] == '1'
 local due = KEYS[2]
 local deadline = redis.pcall('ZSCORE', due, ARGV[1])
 if is_error(deadline) then
@@ -23,24 +22,13 @@ if is_elsewhere(about[2], due) then
     return elsewhere_error(about[2], due)
   end
   -- The job of the queue's own namespace knows whether it is idle.
-  if not is_dry then
-    redis.call('ZREM', due, ARGV[1])
-  end
+  redis.call('ZREM', due, ARGV[1])
   return -1
 end
 if not is_forced and not (deadline and tonumber(deadline) <= now()) then
   return -1
 end
 local keeps = not is_forced and redis.call('EXISTS', KEYS[DEAD]) == 1
-if is_dry then
-  local count = keeps and 0 or redis.call('EXISTS', KEYS[META])
-  for i = ACCOUNTS, CONSUMERS do
-    if not (keeps and i == DEAD) then
-      count = count + redis.call('EXISTS', KEYS[i])
-    end
-  end
-  return count
-end
 local deleted = 0
 for i = ACCOUNTS, CONSUMERS do
   if not (keeps and i == DEAD) then

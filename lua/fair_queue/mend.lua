@@ -2,7 +2,7 @@
 -- each message can be served.
 --   KEYS[1..] the keys of the queue, in the order that queue.lua names
 --   ARGV[1] the part: accounts, messages, held, back, tracking, dedupe
---   ARGV[2] where to go on
+--   ARGV[2] where to go on, '' for where the last call without a place has ended
 --   ARGV[3] how many to look at
 --   ARGV[4] 1 to notify
 --   ARGV[5] 1 to count alone
@@ -23,7 +23,17 @@ if unbelieved then
   return unbelieved
 end
 local PARTS = { accounts = ACCOUNTS, messages = MESSAGES, held = HELD, back = BACK, tracking = TRACKING, dedupe = DEDUPE }
-local cursor, page = some_of(KEYS[PARTS[part]], ARGV[2], tonumber(ARGV[3]))
+local from, field = ARGV[2], 'walk:' .. part
+if from == '' then
+  from = whole(stored(KEYS[META], field, redis.call('HGET', KEYS[META], field), 0, MOST_STORED, 0))
+end
+if unbelieved then
+  return unbelieved
+end
+local cursor, page = some_of(KEYS[PARTS[part]], from, tonumber(ARGV[3]))
+if ARGV[2] == '' and not is_dry and cursor ~= from then
+  redis.call('HSET', KEYS[META], field, cursor)
+end
 local mended, wakes = 0, false
 
 -- Lets a message be served again that nothing leads to.
@@ -38,7 +48,7 @@ local function find_again(id, d)
     local a = account_of(KEYS, m.account) or not unbelieved and new_account(KEYS, facts, at)
     if a then
       local tag_before = a.tag
-      put_back(KEYS, a, id, d)
+      put_back(KEYS, a, id, d, m)
       wakes = settle_place(KEYS, facts, m.account, a, settings_of(KEYS, facts, m.account, a), at, tag_before) or wakes
       save_account(KEYS, m.account, a)
     end
@@ -106,8 +116,7 @@ function mend.messages(id, text)
     lane == '0' and tonumber(number) >= a.head and tonumber(number) < a.tail
     or lane == '1' and tonumber(number) >= a.head1 and tonumber(number) < a.tail1
   )
-  -- One that was let in, or found again, waits among those that were given back, if that key was not lost.
-  if not is_there and not (a and a.first < a.last and redis.call('EXISTS', KEYS[BACK]) == 1) then
+  if not is_there then
     find_again(id)
   end
 end
@@ -140,11 +149,8 @@ function mend.held(id, _)
         redis.call('ZADD', KEYS[LEASES], whole(at), id)
       end
     end
-  elseif not redis.call('ZSCORE', KEYS[PARKED], id) then
-    local a = account_of(KEYS, d.account)
-    if not unbelieved and not (a and a.first < a.last and redis.call('EXISTS', KEYS[BACK]) == 1) then
-      find_again(id, d)
-    end
+  elseif redis.call('HGET', KEYS[BACK], d.place) ~= id and not redis.call('ZSCORE', KEYS[PARKED], id) then
+    find_again(id, d)
   end
 end
 
@@ -196,7 +202,7 @@ for i = 1, #page, 2 do
     return unbelieved
   end
 end
-if part == 'accounts' and ARGV[2] == '0' and not found[4] and redis.call('EXISTS', KEYS[RULES]) == 1 and not is_dry then
+if part == 'accounts' and from == '0' and not found[4] and redis.call('EXISTS', KEYS[RULES]) == 1 and not is_dry then
   -- A queue that has lost its facts would not know that there are rules.
   note_rules(KEYS, at)
   mended = mended + 1

@@ -24,27 +24,29 @@ local function parts_of_message(text)
   return m
 end
 
--- A delivery is `number attempts start charge named flying size consumer account`: start in ms, charge in us. It stays
--- when the message is given back, with flying = 0, so that its attempts are known.
-local DELIVERY = '^(%d+) (%d+) (%d+) (%d+) ([01]) ([01]) (%d+) ()'
+-- A delivery is `number attempts start charge named flying place size consumer account`: start in ms, charge in us. It stays
+-- when the message is given back, with flying = 0, so that its attempts are known; then its place among those that were
+-- given back is `epoch:n`, and else `-`. A message that was not delivered, and waits there, has one with the number 0.
+local DELIVERY = '^(%d+) (%d+) (%d+) (%d+) ([01]) ([01]) (%S+) (%d+) ()'
 
 -- The last delivery of a message; nil if it was not delivered, or for a text that is none.
 local function delivery_of(keys, id)
   local text = redis.call('HGET', keys[HELD], id)
-  local number, attempts, start, charge, named, flying, size, at = string.match(text or '', DELIVERY)
+  local number, attempts, start, charge, named, flying, place, size, at = string.match(text or '', DELIVERY)
   if not number then
     return nil
   end
   return {
     number = number, attempts = tonumber(attempts), start = tonumber(start), charge = tonumber(charge),
-    is_named = named == '1', is_flying = flying == '1', consumer = string.sub(text, at, at + size - 1), account = string.sub(text, at + size),
+    is_named = named == '1', is_flying = flying == '1', place = place, consumer = string.sub(text, at, at + size - 1),
+    account = string.sub(text, at + size),
   }
 end
 
 local function save_delivery(keys, id, d)
   redis.call('HSET', keys[HELD], id, string.format(
-    '%s %d %.0f %.0f %d %d %d ', d.number, d.attempts, d.start, d.charge, d.is_named and 1 or 0,
-    d.is_flying and 1 or 0, #d.consumer
+    '%s %d %.0f %.0f %d %d %s %d ', d.number, d.attempts, d.start, d.charge, d.is_named and 1 or 0,
+    d.is_flying and 1 or 0, d.place, #d.consumer
   ) .. d.consumer .. d.account)
 end
 
@@ -73,13 +75,13 @@ local function end_message(keys, id, is_named)
   redis.call('HDEL', keys[HELD], id)
 end
 
--- Lets a message be served again, before those that wait in its account. d: its last delivery, if there was one.
-local function put_back(keys, a, id, d)
-  if d then
-    d.is_flying = false
-    save_delivery(keys, id, d)
-  end
-  redis.call('HSET', keys[BACK], a.epoch .. ':' .. whole(a.last), id)
+-- Lets a message be served again, before those that wait in its account. d: its last delivery, nil if there was none;
+-- m: then the message's parts.
+local function put_back(keys, a, id, d, m)
+  d = d or { number = '0', attempts = 0, start = 0, charge = 0, is_named = m.is_named, consumer = '', account = m.account }
+  d.is_flying, d.place = false, a.epoch .. ':' .. whole(a.last)
+  save_delivery(keys, id, d)
+  redis.call('HSET', keys[BACK], d.place, id)
   a.last, a.waiting = a.last + 1, a.waiting + 1
 end
 
@@ -114,7 +116,7 @@ local function reclaim(keys, facts, most, most_attempts, at)
       if d and d.attempts >= most_attempts then
         bury(keys, id, d, at)
       else
-        put_back(keys, a, id, d)
+        put_back(keys, a, id, d, m)
       end
       local s = settings_of(keys, facts, account, a)
       wakes = settle_place(keys, facts, account, a, s, at, tag_before) or wakes

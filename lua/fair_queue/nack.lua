@@ -28,7 +28,7 @@ local given, wakes = settle(KEYS, facts, ARGV, 7, at, function(a, id, d)
   if d.attempts >= tonumber(ARGV[6]) then
     bury(KEYS, id, d, at)
   elseif delay > 0 then
-    d.is_flying = false
+    d.is_flying, d.place = false, '-'
     save_delivery(KEYS, id, d)
     redis.call('ZADD', KEYS[PARKED], whole(at + delay), id)
     a.delayed = a.delayed + 1

@@ -16,7 +16,7 @@ local function let_in(keys, facts, at)
       if a then
         local tag_before = a.tag
         a.delayed = math.max(0, a.delayed - 1)
-        put_back(keys, a, id, delivery_of(keys, id))
+        put_back(keys, a, id, delivery_of(keys, id), m)
         local s = settings_of(keys, facts, m.account, a)
         wakes = settle_place(keys, facts, m.account, a, s, at, tag_before) or wakes
         save_account(keys, m.account, a)
@@ -131,7 +131,7 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
               facts.delivery = facts.delivery + 1
               local d = {
                 number = whole(facts.delivery), attempts = (before and before.attempts or 0) + 1, start = at,
-                charge = charge, is_named = m.is_named, is_flying = true, consumer = consumer, account = account,
+                charge = charge, is_named = m.is_named, is_flying = true, place = '-', consumer = consumer, account = account,
               }
               redis.call('ZADD', keys[LEASES], whole(at + lease), id)
               save_delivery(keys, id, d)

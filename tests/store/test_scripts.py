@@ -129,7 +129,7 @@ def _undeclared(body: str) -> list[str]:
         calls = [(scope, each) for scope, text in scopes.items() for each in _arguments(name, text)]
         values = [(scope, each.split(",")[number : number + 1]) for scope, each in calls]
         return all(
-            each == ["KEYS"] or bool(each) and (scope, each[0].strip()) in wholes
+            each == ["KEYS"] or (bool(each) and (scope, each[0].strip()) in wholes)
             for scope, each in values
         )
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
         DurableKeys,
         Lease,
     )
+    from workstealing.structures.fair_queue import (
+        AsyncFairQueue,
+        FairMessage,
+        FairQueue,
+        NewMessage,
+    )
     from workstealing.structures.ick import Acked, Added, AsyncIck, Batch, DeadMember, Ick
     from workstealing.structures.log import AsyncLog, Log, LogRange, LogStats
     from workstealing.structures.sharded_ick import (
@@ -48,6 +54,7 @@ __all__ = [
     "Added",
     "AsyncCassandraStore",
     "AsyncDurableKeys",
+    "AsyncFairQueue",
     "AsyncIck",
     "AsyncLease",
     "AsyncLeasedIck",
@@ -64,6 +71,8 @@ __all__ = [
     "DeadMember",
     "Drift",
     "DurableKeys",
+    "FairMessage",
+    "FairQueue",
     "Ick",
     "Lease",
     "LeaseLost",
@@ -72,6 +81,7 @@ __all__ = [
     "LogRange",
     "LogStats",
     "Message",
+    "NewMessage",
     "NoLease",
     "Page",
     "RedisStore",
@@ -93,6 +103,7 @@ if not TYPE_CHECKING:
             "workstealing.recruiting.cache_figures": "CacheStats cache_stats",
             "workstealing.store.paging": "Page",
             "workstealing.structures.durable_keys": "AsyncDurableKeys AsyncLease DurableKeys Lease",
+            "workstealing.structures.fair_queue": "AsyncFairQueue FairMessage FairQueue NewMessage",
             "workstealing.structures.ick": "Acked Added AsyncIck Batch DeadMember Ick",
             "workstealing.structures.log": "AsyncLog Log LogRange LogStats",
             "workstealing.structures.sharded_ick": (

@@ -130,10 +130,13 @@ def access_by_kind() -> dict[str, Access]:
     """Return the access of each kind of structure, as its class declares it, by its `kind`."""
     # The structures import this module.
     from workstealing import structures
+    from workstealing.structures.fair_queue.base import FairQueueNamespace
     from workstealing.structures.shuffle_queue.base import QueueNamespace
 
     declared = (
         structures.DurableKeys,
+        structures.FairQueue,
+        FairQueueNamespace,
         structures.Ick,
         structures.Log,
         structures.ShardedIck,
@@ -248,7 +251,7 @@ DUE = frozenset({"TIME", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE"})
 EXPIRING = QUEUED | DUE | {"HDEL", "PTTL", "TYPE", "UNLINK", "ZADD", "ZRANGEBYSCORE", "ZREM"}
 """The commands that the collecting of expired fields sends, besides scripts."""
 
-OF_NAMESPACES = ("volatile hashes", "durable keys", "shuffle queues")
+OF_NAMESPACES = ("volatile hashes", "durable keys", "fair queues", "shuffle queues")
 """The kinds whose NAME is their namespace."""
 ON_FLEETS = ("volatile hashes", "durable keys")
 """The kinds whose keys are carried to new homes when a fleet has other nodes."""

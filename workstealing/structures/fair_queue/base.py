@@ -55,7 +55,7 @@ class FairQueueBase(PlacedQueue):
         self._encoder = self.client.get_encoder()
         self._checked: float | None = None
 
-    def _all_keys(self, due: bytes = b"", mark: bytes = b"") -> tuple[bytes, ...]:
+    def all_keys(self, due: bytes = b"", mark: bytes = b"") -> tuple[bytes, ...]:
         """Return the keys that every script is passed, those of the place empty if not needed."""
         keys = self.keys
         # A script that does not keep the queue in use looks at neither; their slot must be right.
@@ -63,14 +63,14 @@ class FairQueueBase(PlacedQueue):
 
     def _asking(self, name: str, *args: Any, once: bool = False) -> Operation:
         """Return a script that needs no place in the due index."""
-        return Operation(self._script(name), self._all_keys(), args, options=AS_BYTES, once=once)
+        return Operation(self._script(name), self.all_keys(), args, options=AS_BYTES, once=once)
 
     def _using(self, name: str, *args: Any, once: bool = False) -> Steps[Operation]:
         """Return a script by which the queue is in use."""
         due, mark, text = self._place or (yield from self._placing())
         return Operation(
             self._script(name),
-            self._all_keys(due, mark),
+            self.all_keys(due, mark),
             (text, self.keys.name, self.ttl_ms, *args),
             options=AS_BYTES,
             once=once,

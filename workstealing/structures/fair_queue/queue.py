@@ -45,7 +45,6 @@ def expiring(
     due: bytes,
     *,
     is_forced: bool = False,
-    is_dry: bool = False,
     clock_shift_ms: int = 0,
 ) -> Operation:
     """Return the script that deletes a queue that is due.
@@ -54,7 +53,6 @@ def expiring(
         names: of the queue.
         due: the due index that it stands in.
         is_forced: delete it even if it is not due, and its dead messages too, which otherwise stay.
-        is_dry: count alone.
         clock_shift_ms: for tests.
 
     Its reply is the number of keys, -1 if somebody has used the queue since. A queue has few keys,
@@ -63,7 +61,7 @@ def expiring(
     return Operation(
         load("fair_queue/expire", clock_shift_ms),
         (names.meta, due, names.meta, *names.parts),
-        (names.name, int(is_forced), LOOK_AGAIN_MS, int(is_dry)),
+        (names.name, int(is_forced), LOOK_AGAIN_MS),
     )
 
 

@@ -164,7 +164,7 @@ class Reading(Writing, Settling):
         operations = [
             Operation(
                 self._script("withdraw"),
-                (*self._all_keys(), receipt.key),
+                (*self.all_keys(), receipt.key),
                 (receipt.number, int(self.notify)),
             )
             for receipt, _ in asked.open()
@@ -252,7 +252,7 @@ class Reading(Writing, Settling):
             receipt = asked.ask((0,))
             reply = yield Operation(
                 self._script("read"),
-                (*self._all_keys(), receipt.key),
+                (*self.all_keys(), receipt.key),
                 (
                     *(consumer, receipt.number, n, self.lease_ms, self.max_attempts),
                     *(int(same_account), int(self.notify), *settled),
