@@ -4,7 +4,7 @@ from workstealing.structures.fair_queue.base import FairQueueNamespace
 from workstealing.structures.fair_queue.message import DeadFairMessage, FairMessage
 from workstealing.structures.fair_queue.queue import AsyncFairQueue, FairQueue
 from workstealing.structures.fair_queue.reading import Exchanged
-from workstealing.structures.fair_queue.rules import AccountState, Rule, WaitReason
+from workstealing.structures.fair_queue.rules import AccountState, AccountRule, WaitReason
 from workstealing.structures.fair_queue.writing import NewMessage
 
 __all__ = [
@@ -16,6 +16,6 @@ __all__ = [
     "FairQueue",
     "FairQueueNamespace",
     "NewMessage",
-    "Rule",
+    "AccountRule",
     "WaitReason",
 ]
