@@ -142,7 +142,8 @@ class FairRuling(FairQueueBase):
         Arguments:
             pattern: an account; or a pattern with ``*`` for any letters and ``?`` for one;
                 ``*`` alone is the default of all.
-            weight, max_in_flight, rate, burst, estimate, max_length, lower, paused: see `AccountRule`.
+            weight, max_in_flight, rate, burst, estimate, max_length, lower, paused: as of
+                `AccountRule`.
 
         The rule replaces one of the same pattern as a whole. It holds at once. Raises:
         ConfigurationError; LayoutError. One round trip, and one for each 100 accounts. A process
