@@ -7,7 +7,7 @@
 --   ARGV[5..] for each message: its id, its delivery
 -- Returns how many were still that delivery.
 --@include settling
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 local marked, alive
 if not problem then
@@ -17,6 +17,10 @@ if problem then
   return problem
 end
 local at, extended = now(), 0
+local facts = facts_of(KEYS, found, 2, at)
+if unbelieved then
+  return unbelieved
+end
 for i = 5, #ARGV, 2 do
   local d = meant_by(KEYS, ARGV[i], ARGV[i + 1])
   if d and d.is_flying then
@@ -27,6 +31,7 @@ for i = 5, #ARGV, 2 do
   end
 end
 if extended > 0 then
+  look_at(KEYS, facts, at + ARGV[4])
   keep_alive(marked, alive, 0, at)
 end
 return extended

@@ -10,7 +10,7 @@
 --@include message
 --@include rules
 --@include bounded
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 problem = problem or refuse_types(KEYS)
 if problem then
@@ -147,6 +147,7 @@ function mend.held(id, _)
       mended = mended + 1
       if not is_dry then
         redis.call('ZADD', KEYS[LEASES], whole(at), id)
+        look_at(KEYS, facts, at)
       end
     end
   elseif redis.call('HGET', KEYS[BACK], d.place) ~= id and not redis.call('ZSCORE', KEYS[PARKED], id) then

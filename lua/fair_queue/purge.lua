@@ -5,7 +5,7 @@
 --   ARGV[3] how many at most
 -- Returns { deleted, where to go on among the delayed; '' for more that wait, '0' at the end }.
 --@include serving
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 if problem then
   return problem

@@ -7,7 +7,7 @@
 --   ARGV[5] 1 to count alone
 -- Returns { lapsed, overdue, accounts, consumers, how many deliveries had lapsed, for how many ms the first one had }.
 --@include message
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 problem = problem or refuse_types(KEYS)
 if problem then

@@ -7,7 +7,7 @@
 --   ARGV[5..] ids
 -- Returns how many were dead.
 --@include message
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 local marked, alive
 if not problem then

@@ -7,7 +7,7 @@
 -- Returns how many were given back.
 --@include settling
 --@include receipt
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 if problem then
   return problem
