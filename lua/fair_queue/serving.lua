@@ -5,10 +5,12 @@
 -- Bounds what one call passes over, and what it lets in.
 local LOOKS, LET_IN = 16, 8
 
--- Lets delayed messages and limited accounts in, whose time has come. Returns whether sleepers are to be woken.
+-- Lets delayed messages and limited accounts in, whose time has come. Returns how many, and whether sleepers are to be
+-- woken.
 local function let_in(keys, facts, at)
   local wakes = false
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys[PARKED], '-inf', whole(at), 'LIMIT', 0, LET_IN)) do
+  local parked = redis.call('ZRANGEBYSCORE', keys[PARKED], '-inf', whole(at), 'LIMIT', 0, LET_IN)
+  for _, id in ipairs(parked) do
     redis.call('ZREM', keys[PARKED], id)
     local m = parts_of_message(redis.call('HGET', keys[MESSAGES], id) or '')
     if m then
@@ -23,7 +25,8 @@ local function let_in(keys, facts, at)
       end
     end
   end
-  for _, account in ipairs(redis.call('ZRANGEBYSCORE', keys[LIMITED], '-inf', whole(at), 'LIMIT', 0, LET_IN)) do
+  local limited = redis.call('ZRANGEBYSCORE', keys[LIMITED], '-inf', whole(at), 'LIMIT', 0, LET_IN)
+  for _, account in ipairs(limited) do
     local a = account_of(keys, account)
     if a then
       local s = settings_of(keys, facts, account, a)
@@ -34,7 +37,7 @@ local function let_in(keys, facts, at)
       redis.call('ZREM', keys[LIMITED], account)
     end
   end
-  return wakes
+  return #parked + #limited, wakes
 end
 
 -- Takes the id of the next message of an account: one that was given back, or else one of the higher priority, unless
@@ -76,7 +79,7 @@ end
 -- are known to be none, and whether sleepers are to be woken.
 local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch, at)
   local served, looks, is_empty = {}, 0, false
-  local wakes = let_in(keys, facts, at)
+  local _, wakes = let_in(keys, facts, at)
   -- One lapsed delivery a read, so that a full queue does not wait for recruits either.
   local _, woken = reclaim(keys, facts, 1, most_attempts, at)
   wakes = wakes or woken
@@ -84,10 +87,13 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
     local head = redis.call('ZRANGE', keys[READY], 0, 0, 'WITHSCORES')
     local account = head[1]
     if not account then
-      local count
-      count, woken = reclaim(keys, facts, LET_IN, most_attempts, at)
+      -- Those that were let in may have no turn, of accounts that are paused, and more may be due behind them.
+      local lapsed, due
+      lapsed, woken = reclaim(keys, facts, LET_IN, most_attempts, at)
       wakes = wakes or woken
-      if count == 0 then
+      due, woken = let_in(keys, facts, at)
+      wakes = wakes or woken
+      if lapsed + due == 0 then
         is_empty = true
         break
       end
