@@ -133,7 +133,7 @@ class FairQueueReaper(DivisibleJob):
 
     def for_part(self, part: Sequence[int]) -> PartJob:
         """Return the job that works through some keys, all of them."""
-        return _QueuePart(self, [PARTS[number] for number in part])
+        return _FairQueuePart(self, [PARTS[number] for number in part])
 
     def backlog(self, seconds: Duration = 5.0) -> Backlog:
         """Count the deliveries whose lease has lapsed, and say for how long the first one has.
@@ -160,7 +160,7 @@ class FairQueueReaper(DivisibleJob):
         return list(reply)
 
 
-class _QueuePart(PartJob):
+class _FairQueuePart(PartJob):
     """Works through some keys until each was looked at as a whole, and nothing is to be reaped."""
 
     def __init__(self, job: FairQueueReaper, parts: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock
@@ -22,42 +21,12 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget
 from workstealing.store.fleet import AnyFleet
 from workstealing.store.job_client import Node
-from workstealing.store.operations import Steps
 from workstealing.structures.access import JobAccess
 from workstealing.structures.due_index import DueIndex, DueKey
-from workstealing.structures.fair_queue import AsyncFairQueue, FairQueue, FairQueueNamespace
-from workstealing.structures.fair_queue.names import FairQueueNames
-from workstealing.structures.fair_queue.queue import expiring
-from workstealing.structures.queue_place import QueuesOfNamespace
-from workstealing.structures.shuffle_queue import AsyncShuffleQueue, QueueNamespace, ShuffleQueue
-from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QueueNames
-from workstealing.structures.shuffle_queue.queue import (
-    KEYS_A_SCRIPT,
-    Deleted,
-    delete_some,
-    groups_in,
-    meta_of,
-    span_in,
-)
-from workstealing.structures.stored import holding_ours
+from workstealing.structures.queue_place import KEYS_A_SCRIPT, Deleted, IdleQueues, PlacedQueue
+from workstealing.structures.shuffle_queue import ShuffleQueue
 
 __all__ = ["QueueExpiry"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """One kind of queues: its classes, its namespace, and how a queue of it is deleted.
-
-    Fields: forms; namespace: the class; named: the default one; scripts: their folder; delete:
-    makes the steps that delete at most so many keys of a queue; keys: those that count its keys.
-    """
-
-    forms: tuple[type[Any], ...]
-    namespace: Callable[[Any, str], QueuesOfNamespace]
-    named: str
-    scripts: str
-    delete: Callable[[DueKey, bytes, int, int], Steps[Deleted]]
-    keys: Callable[[bytes], Steps[int]]
 
 
 class QueueExpiry(CollectingJob):
@@ -101,20 +70,20 @@ class QueueExpiry(CollectingJob):
         shift_ms = 0
         client = queues
         self.queues = queues
-        kind = next((each for each in _KINDS if isinstance(queues, each.forms)), _KINDS[0])
-        if isinstance(queues, kind.forms):
-            client, shift_ms = queues.client, queues.clock_shift_ms
+        idle = ShuffleQueue.idle
+        if isinstance(queues, PlacedQueue):
+            client, shift_ms, idle = queues.client, queues.clock_shift_ms, queues.idle
             namespace = namespace or queues.namespace
-        named = namespace or kind.named
+        named = namespace or idle.named
         clients = client.nodes if isinstance(client, AnyFleet) else {"": client}
-        homes = {node: kind.namespace(each, named) for node, each in clients.items()}
+        homes = {node: idle.namespace(each, named) for node, each in clients.items()}
         self.structures = tuple(homes.values())
         if isinstance(client, AnyFleet):
             for home in self.structures:
                 home.fleet = client
         collectors = {
             node: _QueueCollector(
-                DueIndex(home.job_client, home.names, shift_ms, random, clock), kind, shift_ms
+                DueIndex(home.job_client, home.names, shift_ms, random, clock), idle, shift_ms
             )
             for node, home in homes.items()
         }
@@ -132,16 +101,16 @@ class _QueueCollector(DueCollector):
 
     Arguments:
         index: of the namespace.
-        kind: of its queues.
+        idle: how its queues are deleted.
         clock_shift_ms: for tests.
     """
 
     what = "keys of idle queues"
 
-    def __init__(self, index: DueIndex, kind: _Kind, clock_shift_ms: int) -> None:
+    def __init__(self, index: DueIndex, idle: IdleQueues, clock_shift_ms: int) -> None:
         super().__init__(index)
-        self.scripts = kind.scripts
-        self._kind = kind
+        self.scripts = idle.scripts
+        self._idle = idle
         self._shift_ms = clock_shift_ms
 
     def serve(
@@ -175,7 +144,7 @@ class _QueueCollector(DueCollector):
             for look in looks(self._index, slice):
                 for due in look.found:
                     counted += self._index.drive(
-                        self._kind.keys(due.key), Budget(slice.remaining())
+                        self._idle.keys(due.key), Budget(slice.remaining())
                     )
                     if counted >= slice.limit or slice.expired:
                         return min(counted, slice.limit)
@@ -192,7 +161,7 @@ class _QueueCollector(DueCollector):
         drive, budget = self._index.drive, Budget.whole(seconds)
 
         def count(_: Node, found: Sequence[bytes]) -> int:
-            return sum(drive(self._kind.keys(each), budget) for each in found)
+            return sum(drive(self._idle.keys(each), budget) for each in found)
 
         return items_backlog(self._index, seconds, self.what, count, most_queues)
 
@@ -214,65 +183,6 @@ class _QueueCollector(DueCollector):
         return deleted
 
     def _delete_some(self, due: DueKey, limit: int, budget: Budget) -> Deleted:
-        steps = self._kind.delete(due, self._index.names.due(due.shard), limit, self._shift_ms)
+        index = self._index.names.due(due.shard)
+        steps = self._idle.delete(due.key, index, limit, self._shift_ms)
         return self._index.drive(steps, budget)
-
-
-def _delete_shuffle(due: DueKey, index: bytes, limit: int, shift_ms: int) -> Steps[Deleted]:
-    names = QueueNames(due.key)
-    return delete_some(names, index, limit, is_forced=False, clock_shift_ms=shift_ms)
-
-
-def _delete_fair(due: DueKey, index: bytes, _: int, shift_ms: int) -> Steps[Deleted]:
-    deleted = yield expiring(FairQueueNames(due.key), index, clock_shift_ms=shift_ms)
-    return Deleted(max(0, deleted), is_done=deleted >= 0, came_back=deleted < 0)
-
-
-def _fair_keys(queue: bytes) -> Steps[int]:
-    """Count the keys that an expiry would delete of an idle fair queue; see `_shuffle_keys`."""
-    names = FairQueueNames(queue)
-    dead = names.of("dead")
-    with holding_ours(names.meta):
-        there = yield ("EXISTS", *(each for each in names.parts if each != dead))
-        has_dead = yield ("EXISTS", dead)
-        has_meta = yield ("EXISTS", names.meta)
-    return int(there) + (bool(has_meta) and not has_dead)
-
-
-def _shuffle_keys(queue: bytes) -> Steps[int]:
-    """Count the keys that an expiry would delete of an idle queue. Two round trips.
-
-    Where a group has dead messages, these and the queue's meta stay.
-    """
-    names = QueueNames(queue)
-    with holding_ours(names.meta):
-        reply = yield ("HGETALL", names.meta)
-    meta = meta_of(reply)
-    groups = [names.group(each) for each in groups_in(meta)]
-    going = [*names.streams(span_in(names, meta, MOST_STREAMS)), names.notifications]
-    going += [names.tracking, names.deadlines]
-    going += [key for group in groups for key in group.all if key != group.dead]
-    there = yield ("EXISTS", *going)
-    dead = [group.dead for group in groups]
-    has_dead = (yield ("EXISTS", *dead)) if dead else 0
-    return int(there) + (bool(meta) and not has_dead)
-
-
-_KINDS = (
-    _Kind(
-        (ShuffleQueue, AsyncShuffleQueue),
-        QueueNamespace,
-        "shuffle_queues",
-        "shuffle_queue/",
-        _delete_shuffle,
-        _shuffle_keys,
-    ),
-    _Kind(
-        (FairQueue, AsyncFairQueue),
-        FairQueueNamespace,
-        "fair_queues",
-        "fair_queue/",
-        _delete_fair,
-        _fair_keys,
-    ),
-)

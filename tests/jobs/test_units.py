@@ -473,7 +473,7 @@ def test_the_jobs_of_structures_count_alike(name: str, request: pytest.FixtureRe
 
 
 def test_every_job_that_ships_names_its_items() -> None:
-    """A queue's reaper alone has many kinds: messages, consumers, tracking ids, streams."""
+    """A queue's reaper alone has many kinds: messages, consumers, tracking ids, accounts."""
     unnamed = {
         name
         for name in jobs.__all__
@@ -481,4 +481,4 @@ def test_every_job_that_ships_names_its_items() -> None:
         and issubclass(kind, Job)
         and kind.unit is Job.unit
     }
-    assert unnamed == {"ShuffleQueueReaper"}
+    assert unnamed == {"FairQueueReaper", "ShuffleQueueReaper"}

@@ -27,6 +27,7 @@ from workstealing.spark.sources.options import OF_SPARK
 from workstealing.spark.sources.redis_options import OF_PLAIN_KEYS
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -44,6 +45,7 @@ from workstealing.structures.access import (
     access_of,
     job_access,
 )
+from workstealing.structures.fair_queue import FairQueueNamespace
 from workstealing.structures.shuffle_queue.base import QueueNamespace
 from workstealing.structures.structure import Structure
 from workstealing.survey.scanning import OF_SURVEY
@@ -60,6 +62,8 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "shuffle queues": lambda client: QueueNamespace(client, "n"),
     "time shard queue": lambda client: TimeShardQueue(RedisStore(client), "n"),
     "log": lambda client: Log(client, "n"),
+    "fair queue": lambda client: FairQueue(client, "n"),
+    "fair queues": lambda client: FairQueueNamespace(client, "n"),
 }
 WRITE: dict[str, Callable[[Any], Any]] = {
     "volatile hashes": lambda hashes: hashes.hsetex("k", "f", "v", ex=60),
@@ -71,6 +75,8 @@ WRITE: dict[str, Callable[[Any], Any]] = {
     "shuffle queues": lambda queues: ShuffleQueue(queues.client, "q", namespace="n").write("t", {}),
     "time shard queue": lambda queue: queue.put("message"),
     "log": lambda log: log.append(b"entry"),
+    "fair queue": lambda queue: queue.write("tenant", {"a": "b"}),
+    "fair queues": lambda queues: FairQueue(queues.client, "q", namespace="n").write("t", {}),
 }
 
 
@@ -91,6 +97,7 @@ SENDERS: dict[str, tuple[Access, ...]] = {
     "structures/ick": (ACCESS["Ick"],),
     "structures/sharded_ick": (ACCESS["sharded Ick"],),
     "structures/shuffle_queue": (ACCESS["shuffle queue"],),
+    "structures/fair_queue": (ACCESS["fair queue"],),
     "structures/time_shard_queue": (ACCESS["time shard queue"],),
     "structures/log": (ACCESS["log"],),
     "structures/on_fleet.py": (MOVING,),

@@ -22,6 +22,7 @@ JOBS = Path(jobs.__file__).parent
 CLASSES: dict[str, tuple[Any, ...]] = {
     "volatile_hashes": (structures.VolatileHashes,),
     "durable_keys": (structures.DurableKeys,),
+    "fair_queue": (structures.FairQueue,),
     "ick": (structures.Ick,),
     "sharded_ick": (structures.ShardedIck, structures.LeasedIck),
     "time_shard_queue": (structures.TimeShardQueue,),
@@ -32,6 +33,12 @@ CLASSES: dict[str, tuple[Any, ...]] = {
 CALLED_BY: dict[str, str] = {
     "durable_keys/collect": "key_expiry._remove",
     "durable_keys/withdraw": "commands.translate",
+    "fair_queue/announce": "reading._announcing",
+    "fair_queue/expire": "queue.expiring",
+    "fair_queue/mend": "fair_queue_reaper.mend",
+    "fair_queue/reap": "fair_queue_reaper.reap",
+    "fair_queue/rule": "rules._setting",
+    "fair_queue/withdraw": "reading._giving_back",
     "fleet/carry_in": "on_fleet.carry_in",
     "fleet/carry_out": "on_fleet.carry_out",
     "fleet/drop": "on_fleet.drop",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from redis.exceptions import DataError
@@ -56,6 +57,39 @@ def checked_queue_name(name: object) -> bytes:
         ) from None
 
 
+KEYS_A_SCRIPT = 100
+"""The most keys that one script deletes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The result of one step of a deletion.
+
+    Fields: keys: how many; is_done: whether nothing is left to do; came_back: whether somebody has
+    used the queue or deleted a part of it since; then nothing was done.
+    """
+
+    keys: int
+    is_done: bool = False
+    came_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IdleQueues:
+    """How `QueueExpiry` deletes idle queues of one kind.
+
+    Fields: namespace: makes the structure of a client's namespace; named: the default one; scripts:
+    their folder; delete: makes the steps that delete at most so many keys of a queue, of its name,
+    its due index, the limit and the shift of the clock in ms; keys: those that count them.
+    """
+
+    namespace: Callable[[Any, str], QueuesOfNamespace]
+    named: str
+    scripts: str
+    delete: Callable[[bytes, bytes, int, int], Steps[Deleted]]
+    keys: Callable[[bytes], Steps[int]]
+
+
 class PlacedQueue(Namespaced[Any]):
     """A client, a queue's keys, and its place in a namespace.
 
@@ -65,6 +99,7 @@ class PlacedQueue(Namespaced[Any]):
 
     family: ClassVar[str]
     """The folder of its scripts."""
+    idle: ClassVar[IdleQueues]
     names: Names
     keys: Any
 

@@ -4,10 +4,11 @@ from workstealing.structures.fair_queue.base import FairQueueNamespace
 from workstealing.structures.fair_queue.message import DeadFairMessage, FairMessage
 from workstealing.structures.fair_queue.queue import AsyncFairQueue, FairQueue
 from workstealing.structures.fair_queue.reading import Exchanged
-from workstealing.structures.fair_queue.rules import AccountState, Rule, WaitReason
+from workstealing.structures.fair_queue.rules import AccountRule, AccountState, WaitReason
 from workstealing.structures.fair_queue.writing import NewMessage
 
 __all__ = [
+    "AccountRule",
     "AccountState",
     "AsyncFairQueue",
     "DeadFairMessage",
@@ -16,6 +17,5 @@ __all__ = [
     "FairQueue",
     "FairQueueNamespace",
     "NewMessage",
-    "Rule",
     "WaitReason",
 ]

@@ -10,8 +10,8 @@ from workstealing.recruiting.checks import checked_attempts, checked_seconds
 from workstealing.store.fleet import placed
 from workstealing.store.operations import AS_BYTES, Operation, Steps
 from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
-from workstealing.structures.fair_queue.message import Kept, unpacked
-from workstealing.structures.fair_queue.names import FairQueueNames, IndexNames
+from workstealing.structures.fair_queue.message import KeptMessage, unpacked
+from workstealing.structures.fair_queue.names import FairIndexNames, FairQueueNames
 from workstealing.structures.queue_place import PlacedQueue, QueuesOfNamespace
 
 ANNOUNCE_SECONDS = 5.0
@@ -43,7 +43,7 @@ class FairQueueBase(PlacedQueue):
         super().__init__(
             placed(client, name),
             FairQueueNames(name),
-            IndexNames(namespace),
+            FairIndexNames(namespace),
             ttl,
             notify,
             allow_eviction,
@@ -87,7 +87,7 @@ class FairQueueBase(PlacedQueue):
     def _decode(self, raw: bytes) -> Any:
         return self._encoder.decode(raw) if self._encoder.decode_responses else raw
 
-    def _kept(self, text: bytes, part: str = "messages") -> Kept:
+    def _kept(self, text: bytes, part: str = "messages") -> KeptMessage:
         """Return a message of its text. Raises: LayoutError; UnicodeDecodeError."""
         return unpacked(self.keys.of(part), text, self._decode)
 
@@ -100,11 +100,11 @@ class FairQueueNamespace(QueuesOfNamespace):
     """
 
     kind = "fair queues"
-    names_of = IndexNames
+    names_of = FairIndexNames
     access = Access(
         keys=("ws:NAME:layout", "ws:NAME:slots", "{*}:ws:NAME:*"),
         scripts=("fair_queue/expire", *OPENING_SCRIPTS),
-        commands=ALWAYS | DUE,
+        commands=ALWAYS | DUE | {"EXISTS"},
         # The names of the queues, which only their users know.
         users_keys=True,
     )

@@ -13,7 +13,7 @@ from workstealing.structures.shuffle_queue.message import Message
 from workstealing.structures.stored import unbelieved
 
 
-class Batch:
+class SharedTime:
     """The messages that one read was granted, for the time that each of them has taken.
 
     One after the other is worked on, so a message is charged the time since the one before.
@@ -42,7 +42,7 @@ class FairMessage(Message):
     account: str = ""
     priority: int = 0
     delivery: str = ""
-    batch: Batch | None = field(default=None, repr=False, compare=False)
+    batch: SharedTime | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class DeadFairMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptMessage:
     """A message as the server keeps it.
 
     Fields: written_ms; deadline_ms: 0 without one; priority; tenant; tracking_id: None without one;
@@ -127,7 +127,7 @@ def packed(  # noqa: PLR0917 - the parts in their order
     return b"".join(parts)
 
 
-def unpacked(key: bytes, text: bytes, decode: Callable[[bytes], Any]) -> Kept:
+def unpacked(key: bytes, text: bytes, decode: Callable[[bytes], Any]) -> KeptMessage:
     """Return the message of a text, as the server keeps it.
 
     Arguments:
@@ -158,7 +158,7 @@ def unpacked(key: bytes, text: bytes, decode: Callable[[bytes], Any]) -> Kept:
     except ValueError:
         raise _foreign(key, text) from None
     values = [decode(each) for each in fields]
-    return Kept(
+    return KeptMessage(
         written,
         deadline,
         priority,

@@ -23,7 +23,7 @@ PARTS = (
 """The keys of a queue beside its `meta`, in the order in which every script is passed them."""
 
 
-class IndexNames(Names):
+class FairIndexNames(Names):
     """The names of a namespace of queues; see the catalogue in ``lua/README.md``."""
 
     kind = FAIR_QUEUES

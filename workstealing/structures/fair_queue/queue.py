@@ -21,11 +21,12 @@ from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.fair_queue.base import FairQueueBase, FairQueueNamespace
 from workstealing.structures.fair_queue.message import DeadFairMessage
 from workstealing.structures.fair_queue.names import FAIR_VERSION, FairQueueNames
-from workstealing.structures.fair_queue.reading import Reading
-from workstealing.structures.fair_queue.settling import Settling
-from workstealing.structures.fair_queue.stats import Describing
-from workstealing.structures.fair_queue.writing import Writing
+from workstealing.structures.fair_queue.reading import FairReading
+from workstealing.structures.fair_queue.settling import FairSettling
+from workstealing.structures.fair_queue.stats import FairDescribing
+from workstealing.structures.fair_queue.writing import FairWriting
 from workstealing.structures.layout import as_text
+from workstealing.structures.queue_place import Deleted, IdleQueues
 from workstealing.structures.stored import holding_ours
 from workstealing.structures.structure import (
     FAULT,
@@ -65,8 +66,29 @@ def expiring(
     )
 
 
-class Deleting(FairQueueBase):
+def _delete_idle(queue: bytes, due: bytes, _: int, shift_ms: int) -> Steps[Deleted]:
+    deleted = yield expiring(FairQueueNames(queue), due, clock_shift_ms=shift_ms)
+    return Deleted(max(0, deleted), is_done=deleted >= 0, came_back=deleted < 0)
+
+
+def _keys_of(queue: bytes) -> Steps[int]:
+    """Count the keys that an expiry would delete of an idle queue. Three round trips.
+
+    Where messages were set aside, these and the queue's meta stay.
+    """
+    names = FairQueueNames(queue)
+    dead = names.of("dead")
+    with holding_ours(names.meta):
+        there = yield ("EXISTS", *(each for each in names.parts if each != dead))
+        has_dead = yield ("EXISTS", dead)
+        has_meta = yield ("EXISTS", names.meta)
+    return int(there) + (bool(has_meta) and not has_dead)
+
+
+class FairDeleting(FairQueueBase):
     """The operation that ends a queue."""
+
+    idle = IdleQueues(FairQueueNamespace, "fair_queues", "fair_queue/", _delete_idle, _keys_of)
 
     @operation
     def delete(self) -> Steps[int]:
@@ -76,10 +98,10 @@ class Deleting(FairQueueBase):
         """
         due, _, _ = self._place or (yield from self._placing())
         deleted = yield expiring(self.keys, due, is_forced=True, clock_shift_ms=self.clock_shift_ms)
-        return max(0, deleted)
+        return max(0, int(deleted))
 
 
-class _Operations(Reading, Describing, Deleting, Structure):
+class _FairOperations(FairReading, FairDescribing, FairDeleting, Structure):
     """The operations of both forms, and the answers to the dashboard, `doctor` and `drain`."""
 
     kind = "fair queue"
@@ -89,18 +111,18 @@ class _Operations(Reading, Describing, Deleting, Structure):
             "{*}:ws:NAMESPACE:*",
         ),
         scripts=("fair_queue", *OPENING_SCRIPTS),
-        commands=ALWAYS | DUE | {"HGET", "HLEN", "HMGET", "XREAD"},
+        commands=ALWAYS | DUE | {"EXISTS", "HGET", "HLEN", "HMGET", "XREAD"},
     )
 
     def size_steps(self) -> Steps[int | None]:
         """Return how many messages the queue holds; see `length`."""
-        return Writing.length.steps(self)
+        return FairWriting.length.steps(self)
 
     def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
         """Return the messages that were set aside, if there are any."""
         with holding_ours(self.keys.base):
             size = yield command("HLEN", self.keys.of("dead"))
-        return (_Dead(self, int(size)),) if size else ()
+        return (_FairDead(self, int(size)),) if size else ()
 
     def check_steps(self) -> Steps[Sequence[Check]]:
         """Say whether the namespace and the queue exist, and belong together."""
@@ -121,15 +143,15 @@ class _Operations(Reading, Describing, Deleting, Structure):
         return checks
 
 
-class _Dead(DeadLetters):
+class _FairDead(DeadLetters):
     """The messages that were set aside."""
 
-    def __init__(self, queue: _Operations, size: int) -> None:
+    def __init__(self, queue: _FairOperations, size: int) -> None:
         self.queue, self.size = queue, size
 
     def list_steps(self, n: int) -> Steps[Page[DeadItem]]:
         """List up to n dead messages, the oldest first."""
-        page: Page[DeadFairMessage] = yield from Settling.dead.steps(self.queue, n)
+        page: Page[DeadFairMessage] = yield from FairSettling.dead.steps(self.queue, n)
         items = (
             DeadItem(
                 each.id,
@@ -145,14 +167,14 @@ class _Dead(DeadLetters):
 
     def revive_steps(self, members: Sequence[Any]) -> Steps[int]:
         """Put dead messages back; return how many were dead."""
-        return Settling.revive.steps(self.queue, *members)
+        return FairSettling.revive.steps(self.queue, *members)
 
     def discard_steps(self, members: Sequence[Any]) -> Steps[int]:
         """Forget dead messages for good; return how many were dead."""
-        return Settling.discard.steps(self.queue, *members)
+        return FairSettling.discard.steps(self.queue, *members)
 
 
-class FairQueue(_Operations, BlockingAsks, BlockingWaiting):
+class FairQueue(_FairOperations, BlockingAsks, BlockingWaiting):
     """A queue of accounts, each of which gets its share of turns, of time and of workers.
 
     Messages wait in their account, in order. A read serves the account that has had the least time
@@ -184,5 +206,5 @@ class FairQueue(_Operations, BlockingAsks, BlockingWaiting):
     """
 
 
-class AsyncFairQueue(_Operations, AsynchronousAsks, AsynchronousWaiting):
+class AsyncFairQueue(_FairOperations, AsynchronousAsks, AsynchronousWaiting):
     """A `FairQueue` on a redis.asyncio client: every method is awaited."""

@@ -1,4 +1,4 @@
-"""Reading: of the accounts that have a turn, the one with the least tag is served.
+"""FairReading: of the accounts that have a turn, the one with the least tag is served.
 
 Why no wake-up is lost. A look that finds nothing has seen that no account has a turn, and returns
 the last id of the notifications. A script that gives an account a turn while none has one adds a
@@ -23,9 +23,9 @@ from workstealing.store.blocking import block_ms
 from workstealing.store.grants import AskedReads, Asking, Receipts, asks
 from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait
 from workstealing.structures.fair_queue.base import ANNOUNCE_SECONDS
-from workstealing.structures.fair_queue.message import Batch, FairMessage
-from workstealing.structures.fair_queue.settling import Settling, described
-from workstealing.structures.fair_queue.writing import Writing
+from workstealing.structures.fair_queue.message import FairMessage, SharedTime
+from workstealing.structures.fair_queue.settling import FairSettling, described
+from workstealing.structures.fair_queue.writing import FairWriting
 from workstealing.structures.layout import as_text, checked_text
 from workstealing.structures.queue_place import MESSAGES_A_SCRIPT, Patience
 from workstealing.structures.shuffle_queue.message import note_pickup_delay
@@ -36,7 +36,7 @@ _FOUND, _NOTHING, _AGAIN, _GONE = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class NoMessages:
+class EmptyLook:
     """The reply of a look that found nothing; a wait from here misses no moment.
 
     Fields: notification: the last id at the very look; wait_ms: until something may come without
@@ -59,7 +59,7 @@ class Exchanged:
     messages: list[FairMessage]
 
 
-class Reading(Writing, Settling):
+class FairReading(FairWriting, FairSettling):
     """The operations `read`, `read_many` and `exchange`."""
 
     @asks
@@ -192,18 +192,14 @@ class Reading(Writing, Settling):
                 asked.note_nothing()
                 raise
             done, left = done + count, ()
-            messages = [] if isinstance(found, NoMessages) else found
-            seconds = None
-            if isinstance(found, NoMessages):
-                asked.renew()
-                seconds = patience.next_seconds(found.wait_ms)
+            if not isinstance(found, EmptyLook):
+                asked.end()
+                return _answer(n, settled, done, found)
+            asked.renew()
+            seconds = patience.next_seconds(found.wait_ms)
             if seconds is None:
                 asked.end()
-                if settled is not None:
-                    return Exchanged(done, messages)
-                if n is None:
-                    return messages[0] if messages else None
-                return messages
+                return _answer(n, settled, done, [])
             keys = self.keys
             waiting = ("STREAMS", keys.notifications, found.notification)
             command = ("XREAD", "COUNT", 1, "BLOCK", block_ms(seconds), *waiting)
@@ -211,14 +207,14 @@ class Reading(Writing, Settling):
 
     def _looking(
         self, asked: AskedReads, n: int, same_account: bool, settled: tuple[Any, ...]
-    ) -> Steps[tuple[int, list[FairMessage] | NoMessages]]:
+    ) -> Steps[tuple[int, list[FairMessage] | EmptyLook]]:
         """Look for at most n messages, at most `MESSAGES_A_SCRIPT` by each script.
 
-        Returns: how many messages were done, and the messages or `NoMessages`.
+        Returns: how many messages were done, and the messages or `EmptyLook`.
         """
         piece = min(n, MESSAGES_A_SCRIPT)
         done, found = yield from self._look_once(asked, piece, same_account, settled)
-        if isinstance(found, NoMessages) or same_account:
+        if isinstance(found, EmptyLook) or same_account:
             return done, found
         messages = found
         while len(found) == piece and len(messages) < n:
@@ -231,7 +227,7 @@ class Reading(Writing, Settling):
                 # fault again; a host's time-out passes.
                 asked.note_cut(receipt, error)
                 break
-            if isinstance(found, NoMessages):
+            if isinstance(found, EmptyLook):
                 asked.note_nothing()
                 break
             messages += found
@@ -239,7 +235,7 @@ class Reading(Writing, Settling):
 
     def _look_once(
         self, asked: AskedReads, n: int, same_account: bool, settled: tuple[Any, ...]
-    ) -> Steps[tuple[int, list[FairMessage] | NoMessages]]:
+    ) -> Steps[tuple[int, list[FairMessage] | EmptyLook]]:
         """Look for n messages at most, until some are found or it is certain that none is there."""
         consumer = asked.consumer
         announced = self._announced.get(consumer)
@@ -262,7 +258,7 @@ class Reading(Writing, Settling):
             kind, now, count, *rest = reply
             done, settled = done + int(count), ()
             if kind == _FOUND:
-                batch = Batch() if len(rest) > 1 else None
+                batch = SharedTime() if len(rest) > 1 else None
                 name = as_text(consumer)
                 messages = [self._message(now, each, name, batch) for each in rest]
                 for message in messages:
@@ -270,7 +266,7 @@ class Reading(Writing, Settling):
                 return done, messages
             if kind == _NOTHING:
                 wait = int(rest[1])
-                return done, NoMessages(as_text(rest[0]), None if wait < 0 else wait)
+                return done, EmptyLook(as_text(rest[0]), None if wait < 0 else wait)
             # What was looked at was gone, or a former sending of this read has had it.
             asked.renew()
 
@@ -281,3 +277,14 @@ class Reading(Writing, Settling):
             # Consumers that still read are announced once more.
             self._announced.clear()
         self._announced[consumer] = self.monotonic()
+
+
+def _answer(
+    n: int | None, settled: tuple[Any, ...] | None, done: int, messages: list[FairMessage]
+) -> Any:
+    """Return what a read answers: a message or None, a list, or what was exchanged."""
+    if settled is not None:
+        return Exchanged(done, messages)
+    if n is None:
+        return messages[0] if messages else None
+    return messages

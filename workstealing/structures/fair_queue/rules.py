@@ -30,7 +30,7 @@ _THOUSAND, _MILLION = 1000, 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccountRule:
     """The settings of an account, or of all that a pattern matches. None: not said by this rule.
 
     Fields: weight: its share of turns and of time beside others, 1 by default; max_in_flight: how
@@ -61,7 +61,7 @@ class Rule:
         return " ".join("-" if each is None else str(round(each)) for each in (weight, *counts))
 
 
-_SETTINGS = tuple(Rule.__dataclass_fields__)
+_SETTINGS = tuple(AccountRule.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +114,14 @@ class WaitReason:
 
 
 @dataclass(slots=True)
-class _Page:
+class _AccountPage:
     now_ms: int
     ready: int
     cursor: str
     states: list[AccountState] = field(default_factory=list)
 
 
-class Ruling(FairQueueBase):
+class FairRuling(FairQueueBase):
     """The operations on rules and accounts."""
 
     @operation
@@ -143,7 +143,8 @@ class Ruling(FairQueueBase):
         Arguments:
             pattern: an account; or a pattern with ``*`` for any letters and ``?`` for one;
                 ``*`` alone is the default of all.
-            weight, max_in_flight, rate, burst, estimate, max_length, lower, paused: see `Rule`.
+            weight, max_in_flight, rate, burst, estimate, max_length, lower, paused: as of
+                `AccountRule`.
 
         The rule replaces one of the same pattern as a whole. It holds at once. Raises:
         ConfigurationError; LayoutError. One round trip, and one for each 100 accounts. A process
@@ -153,7 +154,7 @@ class Ruling(FairQueueBase):
         seconds = None
         if estimate is not None:
             seconds = seconds_of(estimate, "estimate", least=1e-6)
-        rule = Rule(weight, max_in_flight, rate, burst, seconds, max_length, lower, paused)
+        rule = AccountRule(weight, max_in_flight, rate, burst, seconds, max_length, lower, paused)
         return self._setting(_checked_pattern(pattern), _checked(rule).text())
 
     def _setting(self, pattern: bytes, text: str) -> Steps[None]:
@@ -191,8 +192,8 @@ class Ruling(FairQueueBase):
                 return
 
     @operation
-    def rules(self) -> Steps[dict[str, Rule]]:
-        """Return all rules: pattern -> `Rule`.
+    def rules(self) -> Steps[dict[str, AccountRule]]:
+        """Return all rules: pattern -> `AccountRule`.
 
         Raises: LayoutError. One round trip.
         """
@@ -221,10 +222,10 @@ class Ruling(FairQueueBase):
         return self._pausing(_checked_pattern(pattern), False)
 
     def _pausing(self, pattern: bytes, paused: bool) -> Steps[None]:
-        rules = yield from Ruling.rules.steps(self)
-        known = rules.get(as_text(pattern), Rule())
+        rules = yield from FairRuling.rules.steps(self)
+        known = rules.get(as_text(pattern), AccountRule())
         settings = {each: getattr(known, each) for each in _SETTINGS}
-        text = Rule(**{**settings, "paused": True if paused else None}).text()
+        text = AccountRule(**{**settings, "paused": True if paused else None}).text()
         if set(text.split()) == {"-"}:
             text = ""
         known_before, _ = yield (yield from self._using("rule", pattern, text))
@@ -266,11 +267,11 @@ class Ruling(FairQueueBase):
         state = page.states[0] if page.states else None
         return WaitReason(_reason(as_text(account), state, page.ready), state, page.ready)
 
-    def _page(self, account: bytes | str, cursor: str) -> Steps[_Page]:
+    def _page(self, account: bytes | str, cursor: str) -> Steps[_AccountPage]:
         now, virtual, ready, after, *found = yield self._asking(
             "accounts", account, cursor, MESSAGES_A_SCRIPT
         )
-        page = _Page(int(now), int(ready), as_text(after))
+        page = _AccountPage(int(now), int(ready), as_text(after))
         page.states = [_state_of(each, int(now), int(virtual)) for each in found]
         return page
 
@@ -342,7 +343,7 @@ def _checked_pattern(pattern: object) -> bytes:
     return to_bytes(checked_text(pattern, "account or pattern"))
 
 
-def _checked(rule: Rule) -> Rule:
+def _checked(rule: AccountRule) -> AccountRule:
     """Return a rule whose settings are in their bounds. Raises: ConfigurationError."""
     if all(getattr(rule, each) is None for each in _SETTINGS):
         raise ConfigurationError(
@@ -371,7 +372,7 @@ def _require_number(name: str, value: object, least: float, most: float) -> None
         raise ConfigurationError(f"{name}={value!r} is out of range: give {least:g} to {most:g}")
 
 
-def _rule_of(key: bytes, text: str) -> Rule:
+def _rule_of(key: bytes, text: str) -> AccountRule:
     """Return a rule of its text. Raises: LayoutError."""
     parts = text.split(" ")
     try:
@@ -381,7 +382,7 @@ def _rule_of(key: bytes, text: str) -> Rule:
             raise ValueError
     except ValueError:
         raise unbelieved(key, "a rule", text, "a rule of a fair queue") from None
-    return Rule(
+    return AccountRule(
         weight=None if weight is None else weight / _THOUSAND,
         max_in_flight=cap,
         rate=_MILLION / period if period else None,
@@ -393,7 +394,7 @@ def _rule_of(key: bytes, text: str) -> Rule:
     )
 
 
-def settings_text(rule: Rule) -> Mapping[str, Any]:
+def settings_text(rule: AccountRule) -> Mapping[str, Any]:
     """Return the settings that a rule says, by their names."""
     said = {each: getattr(rule, each) for each in _SETTINGS}
     return {name: value for name, value in said.items() if value is not None}

@@ -25,7 +25,7 @@ from workstealing.structures.stored import stored_number
 MOST_DEAD = 10_000
 
 
-class Settling(FairQueueBase):
+class FairSettling(FairQueueBase):
     """The operations on messages that were delivered, and on those that were set aside."""
 
     @operation

@@ -6,7 +6,7 @@ from typing import Any
 
 from workstealing.recruiting.checks import checked_count
 from workstealing.store.operations import Steps, operation
-from workstealing.structures.fair_queue.rules import Ruling
+from workstealing.structures.fair_queue.rules import FairRuling
 from workstealing.structures.layout import as_text
 from workstealing.structures.shuffle_queue.names import DELAY_PREFIX
 from workstealing.structures.shuffle_queue.stats import TOPS
@@ -16,7 +16,7 @@ MOST_ACCOUNTS = 1_000
 COUNTERS = ("redelivered", "overdue", "cancelled", "lapsed")
 
 
-class Describing(Ruling):
+class FairDescribing(FairRuling):
     """The operation `stats`."""
 
     @operation

@@ -1,4 +1,4 @@
-"""Writing messages, and the producers' view of them: cancelling, counting, purging, peeking."""
+"""FairWriting messages, and the producers' view of them: cancelling, counting, purging, peeking."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NewMessage:
     dedupe: tuple[str | bytes, Duration] | None = None
 
 
-class Writing(FairQueueBase):
+class FairWriting(FairQueueBase):
     """The producers' operations."""
 
     @operation

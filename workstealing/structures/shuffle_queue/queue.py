@@ -28,6 +28,7 @@ from workstealing.store.paging import Page
 from workstealing.store.scripts import load
 from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.layout import as_text
+from workstealing.structures.queue_place import KEYS_A_SCRIPT, Deleted, IdleQueues
 from workstealing.structures.shuffle_queue.base import QueueBase, QueueNamespace
 from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QUEUE_VERSION, QueueNames
 from workstealing.structures.shuffle_queue.reading import ReadingMessages
@@ -37,22 +38,8 @@ from workstealing.structures.shuffle_queue.writing import Writing
 from workstealing.structures.stored import holding_ours, stored_number
 from workstealing.structures.structure import FAULT, Check, DeadItem, DeadLetters, Structure
 
-KEYS_A_SCRIPT = 100
 LOOK_AGAIN_MS = 24 * 3600 * 1000
 """When the expiry looks again at an idle queue that it keeps for its dead messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """The result of one step of a deletion.
-
-    Fields: keys: how many; is_done: whether nothing is left to do; came_back: whether somebody has
-    used the queue or deleted a part of it since; then nothing was done.
-    """
-
-    keys: int
-    is_done: bool = False
-    came_back: bool = False
 
 
 def delete_some(
@@ -122,8 +109,33 @@ def groups_in(meta: dict[bytes, bytes]) -> tuple[bytes, ...]:
     return tuple(name.removeprefix(b"group:") for name in meta if name.startswith(b"group:"))
 
 
+def _delete_idle(queue: bytes, due: bytes, limit: int, shift_ms: int) -> Steps[Deleted]:
+    return delete_some(QueueNames(queue), due, limit, is_forced=False, clock_shift_ms=shift_ms)
+
+
+def _keys_of(queue: bytes) -> Steps[int]:
+    """Count the keys that an expiry would delete of an idle queue. Two round trips.
+
+    Where a group has dead messages, these and the queue's meta stay.
+    """
+    names = QueueNames(queue)
+    with holding_ours(names.meta):
+        reply = yield ("HGETALL", names.meta)
+    meta = meta_of(reply)
+    groups = [names.group(each) for each in groups_in(meta)]
+    going = [*names.streams(span_in(names, meta, MOST_STREAMS)), names.notifications]
+    going += [names.tracking, names.deadlines]
+    going += [key for group in groups for key in group.all if key != group.dead]
+    there = yield ("EXISTS", *going)
+    dead = [group.dead for group in groups]
+    has_dead = (yield ("EXISTS", *dead)) if dead else 0
+    return int(there) + (bool(meta) and not has_dead)
+
+
 class Deleting(QueueBase):
     """The operation that ends a queue."""
+
+    idle = IdleQueues(QueueNamespace, "shuffle_queues", "shuffle_queue/", _delete_idle, _keys_of)
 
     @operation
     def delete(self) -> Steps[int]:
