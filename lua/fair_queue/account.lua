@@ -147,10 +147,12 @@ local function settings_of(keys, facts, account, a)
     for j = 1, 8 do
       said[j] = said[j] or tonumber(parts[j])
     end
+    said[9] = said[9] or said[8] and (i == 1 and a.rule or '*')
   end
   return {
     weight = math.max(1, said[1] or 1000), cap = said[2], period = said[3], burst = said[4] or 1,
     estimate = said[5], most = said[6], lower = said[7] or 100, is_paused = said[8] == 1,
+    paused_by = said[8] == 1 and said[9] or '',
   }
 end
 
@@ -205,10 +207,11 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
       redis.call('ZADD', keys[READY], whole(a.tag), account)
     end
   elseif wanted == IS_LIMITED then
-    -- Sleeping readers learn until when they may sleep.
     if moment ~= NEVER then
       look_at(keys, facts, tonumber(moment))
-      wakes = a.place ~= IS_LIMITED and redis.call('ZCARD', keys[READY]) == 0
+      -- Sleeping readers learn until when they may sleep, if that is sooner than they know.
+      local before = a.place == IS_LIMITED and redis.call('ZSCORE', keys[LIMITED], account)
+      wakes = not (before and tonumber(before) <= tonumber(moment)) and redis.call('ZCARD', keys[READY]) == 0
     end
     redis.call('ZADD', keys[LIMITED], moment, account)
   elseif wanted == IS_IDLE then

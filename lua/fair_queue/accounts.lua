@@ -5,7 +5,7 @@
 --   ARGV[3] how many
 -- Returns { server's time in ms, virtual time, how many are ready, where to go on next, accounts: { account, tag, estimate,
 -- waiting, in flight, delayed, place, moment from which it may be served in ms or '', rule, weight, cap, period, burst,
--- most, 1 if paused, turns before its own or -1, when the oldest that waits was written in ms or 0 }, ... }.
+-- most, 1 if paused, the rule that says so, turns before its own or -1, when the oldest that waits was written in ms or 0 }, ... }.
 --@include message
 --@include bounded
 local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
@@ -46,7 +46,7 @@ for _, account in ipairs(names) do
       account, whole(a.tag), whole(a.estimate > 0 and a.estimate or s.estimate or FIRST_ESTIMATE), whole(a.waiting),
       whole(a.flying), whole(a.delayed), a.place, redis.call('ZSCORE', KEYS[LIMITED], account) or '', a.rule,
       whole(s.weight), s.cap and whole(s.cap) or '', s.period and whole(s.period) or '', whole(s.burst),
-      s.most and whole(s.most) or '', s.is_paused and 1 or 0, redis.call('ZRANK', KEYS[READY], account) or -1,
+      s.most and whole(s.most) or '', s.is_paused and 1 or 0, s.paused_by or '', redis.call('ZRANK', KEYS[READY], account) or -1,
       m and whole(m.written) or '0',
     }
   end

@@ -1,9 +1,10 @@
 -- Deletes some of the messages of one account that wait, or are delayed; those in flight stay.
 --   KEYS[1..] the keys of the queue, in the order that queue.lua names
 --   ARGV[1] account
---   ARGV[2] where to go on among the delayed, '' for those that wait
+--   ARGV[2] where to go on among the delayed, '' for those that wait, 'delayed' at first
 --   ARGV[3] how many at most
--- Returns { deleted, where to go on among the delayed; '' for more that wait, '0' at the end }.
+-- Returns { deleted, where to go on among the delayed; '' for more that wait,
+-- 'delayed' for the first of them, '0' at the end }.
 --@include serving
 local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
@@ -34,10 +35,10 @@ if cursor == '' then
       delete(id)
     end
   end
-  cursor = (a.first < a.last or a.head < a.tail or a.head1 < a.tail1) and '' or '00'
+  cursor = (a.first < a.last or a.head < a.tail or a.head1 < a.tail1) and '' or 'delayed'
 else
-  local page = redis.call('ZSCAN', KEYS[PARKED], cursor, 'COUNT', most)
-  cursor = page[1]
+  local page = redis.call('ZSCAN', KEYS[PARKED], cursor == 'delayed' and '0' or cursor, 'COUNT', most)
+  cursor = tostring(page[1])
   for i = 1, #page[2], 2 do
     delete(page[2][i])
   end

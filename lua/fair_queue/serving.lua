@@ -5,10 +5,12 @@
 -- Bounds what one call passes over, and what it lets in.
 local LOOKS, LET_IN = 16, 8
 
--- Lets delayed messages and limited accounts in, whose time has come. Returns whether sleepers are to be woken.
+-- Lets delayed messages and limited accounts in, whose time has come. Returns how many, and whether sleepers are to be
+-- woken.
 local function let_in(keys, facts, at)
   local wakes = false
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys[PARKED], '-inf', whole(at), 'LIMIT', 0, LET_IN)) do
+  local parked = redis.call('ZRANGEBYSCORE', keys[PARKED], '-inf', whole(at), 'LIMIT', 0, LET_IN)
+  for _, id in ipairs(parked) do
     redis.call('ZREM', keys[PARKED], id)
     local m = parts_of_message(redis.call('HGET', keys[MESSAGES], id) or '')
     if m then
@@ -23,7 +25,8 @@ local function let_in(keys, facts, at)
       end
     end
   end
-  for _, account in ipairs(redis.call('ZRANGEBYSCORE', keys[LIMITED], '-inf', whole(at), 'LIMIT', 0, LET_IN)) do
+  local limited = redis.call('ZRANGEBYSCORE', keys[LIMITED], '-inf', whole(at), 'LIMIT', 0, LET_IN)
+  for _, account in ipairs(limited) do
     local a = account_of(keys, account)
     if a then
       local s = settings_of(keys, facts, account, a)

@@ -70,9 +70,9 @@ class AccountState:
 
     Fields: account; waiting, in_flight, delayed: its messages; oldest_waiting_seconds: for how long
     the next one has been in the queue, None without one; weight, max_in_flight, rate, burst,
-    max_length: the rule that holds, rule its name (empty for none); paused; estimate_seconds: the
-    time that its next message is taken for; behind_seconds: how far its tag is ahead of the
-    queue's virtual time; place: "ready", "limited", "idle" or "busy"; turns_before: how many
+    max_length: the rule that holds, rule its name (empty for none); paused, and paused_by, the
+    rule that says so, None if it is not; estimate_seconds: the time that its next message is taken
+    for; behind_seconds: how far its tag is ahead of the queue's virtual time; place: "ready", "limited", "idle" or "busy"; turns_before: how many
     accounts have their turn before, None unless it is ready; served_in_seconds: until its rate
     lets it, 0 if it does already, None if it is paused.
     """
@@ -89,6 +89,7 @@ class AccountState:
     max_length: int | None
     rule: str
     paused: bool
+    paused_by: str | None
     estimate_seconds: float
     behind_seconds: float
     place: str
@@ -279,7 +280,7 @@ def _state_of(found: list[Any], now: int, virtual: int) -> AccountState:
     name, *rest = found
     texts = [as_text(each) if isinstance(each, bytes) else each for each in rest]
     tag, estimate, waiting, flying, delayed, place, moment, rule, *texts = texts
-    weight, cap, period, burst, most, paused, rank, written = texts
+    weight, cap, period, burst, most, paused, paused_by, rank, written = texts
     served_in: float | None = 0.0
     if int(paused):
         served_in = None
@@ -298,6 +299,7 @@ def _state_of(found: list[Any], now: int, virtual: int) -> AccountState:
         max_length=int(most) if most else None,
         rule=rule,
         paused=bool(int(paused)),
+        paused_by=paused_by or None,
         estimate_seconds=int(estimate) / _MILLION,
         behind_seconds=max(0, int(tag) - virtual) / _MILLION,
         place=("busy", "ready", "limited", "idle")[int(place)],
@@ -315,7 +317,7 @@ def _reason(account: str, state: AccountState | None, ready: int) -> str:
             return f"{said} has {state.delayed:,} delayed messages, whose time has not come"
         return f"{said} has nothing that waits; {state.in_flight:,} messages are in hand"
     if state.paused:
-        return f"{said} is paused by the rule {state.rule or ALL!r}: resume() lets it go on"
+        return f"{said} is paused by the rule {state.paused_by!r}: resume() lets it go on"
     cap = state.max_in_flight
     if cap is not None and state.in_flight >= cap:
         return (

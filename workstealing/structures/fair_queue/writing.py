@@ -133,10 +133,11 @@ class FairWriting(FairQueueBase):
         ids: list[str] = []
         for first in range(0, len(described), MESSAGES_A_SCRIPT):
             some = described[first : first + MESSAGES_A_SCRIPT]
-            ids += yield from self._writing_some(tuple(part for one in some for part in one))
+            args = tuple(part for one in some for part in one)
+            ids += yield from self._writing_some(args, before=first)
         return ids
 
-    def _writing_some(self, described: tuple[Any, ...]) -> Steps[list[str]]:
+    def _writing_some(self, described: tuple[Any, ...], before: int = 0) -> Steps[list[str]]:
         check = int(self._is_check_due())
         try:
             reply = yield (
@@ -150,7 +151,7 @@ class FairWriting(FairQueueBase):
             raise QueueFull(
                 f"the account {as_text(account)!r} of the queue {self.name!r} has {int(waiting):,}"
                 f" messages, and its rule allows {int(most):,}: write later, or set another"
-                " max_length; nothing was written"
+                f" max_length; {_written(before)}"
             )
         return [as_text(each) for each in reply]
 
@@ -305,6 +306,13 @@ class FairWriting(FairQueueBase):
             as_text(delivery),
             batch,
         )
+
+
+def _written(before: int) -> str:
+    """Say what a call has written whose scripts before the refused one were of some messages."""
+    if not before:
+        return "nothing was written"
+    return f"the first {before:,} messages of the call were written, and no other"
 
 
 def _checked_name(name: object, what: str) -> bytes:
