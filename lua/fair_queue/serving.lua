@@ -5,7 +5,7 @@
 -- Bounds what one call passes over, and what it lets in.
 local LOOKS, LET_IN = 16, 8
 
--- Lets delayed messages and limited accounts in, whose time has come. Returns how many, and whether sleepers are to be
+-- Lets delayed messages and limited accounts in, whose time has come. Returns whether sleepers are to be
 -- woken.
 local function let_in(keys, facts, at)
   local wakes = false
