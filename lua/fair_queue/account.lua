@@ -204,7 +204,7 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
       wakes = redis.call('ZCARD', keys[READY]) == 0
     end
     if a.place ~= IS_READY or a.tag ~= tag_before then
-      redis.call('ZADD', keys[READY], whole(a.tag), account)
+      redis.call('ZADD', keys[READY], a.tag, account)
     end
   elseif wanted == IS_LIMITED then
     if moment ~= NEVER then
@@ -215,7 +215,7 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
     end
     redis.call('ZADD', keys[LIMITED], moment, account)
   elseif wanted == IS_IDLE then
-    redis.call('ZADD', keys[IDLE], whole(a.tag), account)
+    redis.call('ZADD', keys[IDLE], a.tag, account)
   end
   a.place = wanted
   return wakes

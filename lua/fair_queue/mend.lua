@@ -98,7 +98,7 @@ function mend.messages(id, text)
   if m.deadline > 0 and not redis.call('ZSCORE', KEYS[DEADLINES], id) then
     mended = mended + 1
     if not is_dry then
-      redis.call('ZADD', KEYS[DEADLINES], whole(m.deadline), id)
+      redis.call('ZADD', KEYS[DEADLINES], m.deadline, id)
     end
   end
   if redis.call('HEXISTS', KEYS[HELD], id) == 1 or redis.call('ZSCORE', KEYS[LEASES], id) or redis.call('ZSCORE', KEYS[PARKED], id) then
@@ -146,7 +146,7 @@ function mend.held(id, _)
       -- It lapses now, unless its consumer comes first.
       mended = mended + 1
       if not is_dry then
-        redis.call('ZADD', KEYS[LEASES], whole(at), id)
+        redis.call('ZADD', KEYS[LEASES], at, id)
         look_at(KEYS, facts, at)
       end
     end

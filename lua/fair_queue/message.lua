@@ -109,7 +109,7 @@ end
 -- again, or set aside. They are charged the estimate that was charged already: to charge the lease would keep a quiet
 -- tenant waiting for its dead consumers. Returns how many, and whether sleeping readers are to be woken.
 local function reclaim(keys, facts, most, most_attempts, at)
-  local lapsed = redis.call('ZRANGEBYSCORE', keys[LEASES], '-inf', whole(at), 'LIMIT', 0, most)
+  local lapsed = redis.call('ZRANGEBYSCORE', keys[LEASES], '-inf', at, 'LIMIT', 0, most)
   local wakes = false
   for _, id in ipairs(lapsed) do
     redis.call('ZREM', keys[LEASES], id)

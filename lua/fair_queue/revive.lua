@@ -46,7 +46,7 @@ for i = 5, #ARGV do
       redis.call('HSET', KEYS[TRACKING], m.tracked, id)
     end
     if m.deadline > 0 then
-      redis.call('ZADD', KEYS[DEADLINES], whole(m.deadline), id)
+      redis.call('ZADD', KEYS[DEADLINES], m.deadline, id)
     end
     wakes = settle_place(KEYS, facts, m.account, a, settings_of(KEYS, facts, m.account, a), at, tag_before) or wakes
     save_account(KEYS, m.account, a)
