@@ -51,7 +51,10 @@ class TestAMessage:
             *("w1", "tenant ü", "whole firm"),
         )
         assert message.fields == {
-            **{b"a": b"1", b"\xff\x00": body, b"": b"", b"u": "ü".encode()},
+            b"a": b"1",
+            b"\xff\x00": body,
+            b"": b"",
+            b"u": "ü".encode(),
             b"spaces : 3:": b"1:2 3",
         }
         assert (message.attempts, message.deadline, message.tracking_id) == (1, deadline, "order 1")
