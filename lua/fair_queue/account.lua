@@ -79,6 +79,12 @@ local function new_account(keys, facts, at)
   }
 end
 
+-- The record of an account that has messages; a new one if it was lost, nil if what is there cannot be believed.
+local function account_of_some(keys, facts, account, at)
+  local a = account_of(keys, account)
+  return a or not unbelieved and new_account(keys, facts, at) or nil
+end
+
 local function save_account(keys, account, a)
   local text
   if struct then

@@ -36,10 +36,8 @@ for i = 1, #past do
     overdue = overdue + 1
     local text = redis.call('HGET', KEYS[MESSAGES], id)
     local m = text and parts_of_message(text)
-    local a = m and account_of(KEYS, m.account)
-    if is_dry then
-      a = nil
-    elseif not a then
+    local a = m and not is_dry and account_of_some(KEYS, facts, m.account, at)
+    if not m and not is_dry then
       redis.call('ZREM', KEYS[DEADLINES], id)
     end
     if a then

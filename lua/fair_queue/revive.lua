@@ -25,12 +25,11 @@ local revived, wakes = 0, false
 for i = 5, #ARGV do
   local text = string.match(redis.call('HGET', KEYS[DEAD], ARGV[i]) or '', '^%d+ %d+ %d+ (.*)$')
   local m = text and parts_of_message(text)
-  local a = m and account_of(KEYS, m.account)
+  local a = m and account_of_some(KEYS, facts, m.account, at)
   if unbelieved then
     break
   end
   if m then
-    a = a or new_account(KEYS, facts, at)
     local tag_before = a.tag
     local id
     if m.priority == 1 then

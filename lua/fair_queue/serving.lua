@@ -14,7 +14,7 @@ local function let_in(keys, facts, at)
     redis.call('ZREM', keys[PARKED], id)
     local m = parts_of_message(redis.call('HGET', keys[MESSAGES], id) or '')
     if m then
-      local a = account_of(keys, m.account) or not unbelieved and new_account(keys, facts, at)
+      local a = account_of_some(keys, facts, m.account, at)
       if a then
         local tag_before = a.tag
         a.delayed = math.max(0, a.delayed - 1)
