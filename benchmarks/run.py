@@ -19,6 +19,7 @@ if "--without-hiredis" in sys.argv:
 import cached
 import collecting
 import enlist
+import fair_queue
 import hash_size
 import ick
 import leftovers
@@ -64,6 +65,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "ick": _on_a_server(ick.measure),
     "time-shard-sweeper": _on_a_server(time_shard_sweeper.measure),
     "shuffle-queue": _on_a_server(shuffle_queue.measure),
+    "fair-queue": _on_a_server(fair_queue.measure),
     "longest-scripts": _on_a_server(longest_scripts.measure),
     "shuffle-queue-pickup": _on_a_server(shuffle_queue_pickup.measure),
     "spark-epilogue": _on_a_server(spark_epilogue.measure),
