@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
+from support.pages import run_page, text_of
 from support.postgres import PostgresServer
 from workstealing.jobs import SqlExpiry
 from workstealing.recruiting import Slice
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "sql_expiry.md").read_text("utf-8")
+PAGE = text_of("docs/sql_expiry.md")
 
 
 def test_the_code_runs(postgres: PostgresServer) -> None:
@@ -28,12 +27,12 @@ def test_the_code_runs(postgres: PostgresServer) -> None:
             "INSERT INTO django_session VALUES ('a', '', now() - interval '6 minutes'),"
             " ('b', '', now() - interval '4 minutes'), ('c', '', now() + interval '1 day')"
         )
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    code = code.replace("postgresql+psycopg://localhost/shop", postgres.url)
-    code = code.replace("job.connect()", "job.connect(60.0)")
-    code = code.replace("job.backlog()", "backlog = job.backlog(60.0)")
-    scope: dict[str, Any] = {}
-    exec(code, scope)
+    mine = {
+        "postgresql+psycopg://localhost/shop": postgres.url,
+        "job.connect()": "job.connect(60.0)",
+        "job.backlog()": "backlog = job.backlog(60.0)",
+    }
+    scope = run_page("docs/sql_expiry.md", replace=mine)
     job, backlog = scope["job"], scope["backlog"]
     assert (backlog.count, backlog.what, backlog.exact) == (1, "rows past their deadline", True)
     assert job.perform(Slice(5, 60.0)) == 1

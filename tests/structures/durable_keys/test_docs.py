@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
+from support.pages import blocks_of, run_page, text_of
 from support.servers import RedisServer
 from workstealing.structures import DurableKeys
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "durable_keys.md").read_text("utf-8")
+PAGE = text_of("docs/durable_keys.md")
 
 
 def test_every_method_is_named() -> None:
@@ -21,11 +21,11 @@ def test_every_method_is_named() -> None:
 
 
 def test_the_code_runs(redis7: RedisServer) -> None:
-    scope: dict[str, Any] = {"of_the_test": redis7.client()}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    blocks = [each.code for each in blocks_of("docs/durable_keys.md")]
     assert len(blocks) == 3
-    for block in blocks:
-        exec(block.replace("redis.Redis()", "of_the_test"), scope)
+    given = {"of_the_test": redis7.client()}
+    here = {"redis.Redis()": "of_the_test"}
+    scope = run_page("docs/durable_keys.md", given, replace=here)
     scope["of_the_test"].flushall()
     scope["keys"].forget()
     answers = re.findall(r"^(keys\.\S.*?\))\s+# ([^;\n]+)", blocks[0], re.MULTILINE)
