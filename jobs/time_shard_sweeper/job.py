@@ -250,7 +250,7 @@ class TimeShardSweeper(Job):
 
     def _choose(self, slice: Slice) -> int | None:
         """Return the time shard for this slice, or None if there is none now."""
-        # Its whole length, by which `within_reach` counts, too. What is left of it is a little less,
+        # Its whole length, by which `within_reach` counts, too. A little less is left of it by now,
         # and a busy machine would decide how much.
         found = self._workable(slice.seconds)
         if len(found) < 2:
