@@ -19,6 +19,7 @@ from support.pages import (
     blocks_of,
     claims_of,
     command_lines,
+    forgotten,
     pages,
     refusal_of,
     run_page,
@@ -235,14 +236,10 @@ def test_the_runbooks_settings(redis7: RedisServer) -> None:
 
 def test_each_code_block_runs_in_a_test() -> None:
     """A block runs if a test names its page, or its section: see support/pages.py."""
-    run = {claim for each in (ROOT / "tests").rglob("test_*.py") for claim in claims_of(each)}
+    claims = {claim for each in (ROOT / "tests").rglob("test_*.py") for claim in claims_of(each)}
     found = [block for page in pages() for block in blocks_of(page)]
-    forgotten = [
-        block.place
-        for block in found
-        if not block.is_exempt and not run & {(block.page, None), (block.page, block.section)}
-    ]
-    assert not forgotten, f"no test runs the blocks at {', '.join(forgotten)}"
+    missed = forgotten(found, claims)
+    assert not missed, f"no test runs the blocks at {', '.join(each.place for each in missed)}"
     exempt = [block for block in found if block.is_exempt]
     assert len(exempt) == len(EXEMPT) <= MOST_EXEMPT, "each line of the table is one block's"
 

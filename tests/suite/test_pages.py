@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 import support.pages
-from support.pages import Line, blocks_of, claims_of, command_lines, refusal_of, run_page, running
+from support.pages import (
+    Line,
+    blocks_of,
+    claims_of,
+    command_lines,
+    forgotten,
+    refusal_of,
+    run_page,
+    running,
+)
 
 PAGE = """# A page
 
@@ -82,13 +91,13 @@ def test_a_broken_block_fails_at_its_line_of_the_page(page: Path) -> None:
 def test_a_wrong_reply_fails(page: Path) -> None:
     change(page, "# 3; as", "# 4; as")
     with (
-        pytest.raises(AssertionError, match=r"page\.md:11 shows 4, and it was 3"),
+        pytest.raises(AssertionError, match=r"page\.md:11: 4 was 3"),
         running("page.md", section="First") as first,
     ):
         first.run(replies=2)
     change(page, "# 4; as", "# often; as")
     with (
-        pytest.raises(AssertionError, match=r"page\.md:8: 1 more replies"),
+        pytest.raises(AssertionError, match=r"page\.md:8: 1 replies were compared"),
         running("page.md", section="First") as first,
     ):
         first.run(replies=2)
@@ -140,9 +149,29 @@ def test_the_claims_of_tests_are_read_from_their_source(tmp_path: Path) -> None:
         "        with running('docs/b.md', section='B') as page: ...\n"
     )
     assert set(claims_of(tests)) == {("docs/a.md", None), ("docs/b.md", "B")}
+    tests.write_text(
+        "@pytest.mark.parametrize('page', ['docs/a.md', 'docs/b.md'])\n"
+        "def test_one(page):\n    run_page(page)\n"
+        "@pytest.mark.parametrize(('name', 'page'), [('x', 'docs/c.md'), ('y', 'docs/d.md')])\n"
+        "def test_two(name, page):\n    run_page(page, {'name': name})\n"
+    )
+    assert [page for page, _ in claims_of(tests)] == [f"docs/{each}.md" for each in "abcd"]
     tests.write_text("def test_one():\n    run_page(page)\n")
-    with pytest.raises(ValueError, match="malformed"):
+    with pytest.raises(AssertionError, match=r"test_it\.py:2 names its page by neither"):
         set(claims_of(tests))
+
+
+@pytest.mark.usefixtures("page")
+def test_a_block_that_no_test_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = blocks_of("page.md")
+    assert forgotten([first, second], {("other.md", None), ("other.md", "First")}) == [
+        first,
+        second,
+    ]
+    assert forgotten([first, second], {("page.md", "First")}) == [second]
+    assert forgotten([first, second], {("page.md", None)}) == []
+    monkeypatch.setattr(support.pages, "EXEMPT", {("page.md", "def second"): "a reason"})
+    assert forgotten([first, second], {("page.md", "First")}) == []
 
 
 @pytest.mark.usefixtures("page")

@@ -21,7 +21,7 @@ import io
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -149,7 +149,7 @@ class Running:
 
         Arguments:
             replies: how many calls of the block have their reply in a comment behind them, up to a
-                semicolon; each is compared.
+                semicolon; each is compared. 0: no comment is looked at.
             given: more names.
         """
         block = self.next
@@ -157,23 +157,15 @@ class Running:
         # The empty lines make the traceback's line the page's.
         source = "\n" * (block.line - 1) + self.take()
         tree = ast.parse(source)
-        # The reader's file has no __future__, and each statement has its reply.
-        for node in tree.body:
-            said = _reply_behind(source, node) if replies else None
-            if said is None:
-                self._execute(block, ast.Module([node], []), "exec")
-            else:
-                assert isinstance(node, ast.Expr)
-                reply = self._execute(block, ast.Expression(node.value), "eval")
-                place = f"{block.page}:{node.lineno}"
-                assert reply == ast.literal_eval(said), f"{place} shows {said}, and it was {reply}"
-                replies -= 1
-        assert not replies, f"{block.place}: {replies} more replies were expected"
+        compared = _Replies(block.page, source)
+        if replies:
+            tree = ast.fix_missing_locations(compared.visit(tree))
+            self.names[_COMPARE] = compared.compare
+        # The test's own __future__ is not the reader's.
+        exec(compile(tree, str(ROOT / block.page), "exec", dont_inherit=True), self.names)
+        self.names.pop(_COMPARE, None)
+        assert compared.count == replies, f"{block.place}: {compared.count} replies were compared"
         return self.names
-
-    def _execute(self, block: Block, tree: ast.Module | ast.Expression, mode: str) -> Any:
-        code = compile(tree, str(ROOT / block.page), mode, dont_inherit=True)
-        return eval(code, self.names)
 
     def run_rest(self, **given: Any) -> dict[str, Any]:
         """Execute all blocks that are left, in order; return the names."""
@@ -183,17 +175,31 @@ class Running:
         return self.names
 
 
-def _reply_behind(source: str, node: ast.stmt) -> str | None:
-    """Return the literal in the comment behind a call, or None."""
-    comment = source.splitlines()[(node.end_lineno or 1) - 1][node.end_col_offset :]
-    said = comment.partition("# ")[2].partition(";")[0].strip()
-    if not isinstance(node, ast.Expr) or not said:
-        return None
-    try:
-        ast.literal_eval(said)
-    except (SyntaxError, ValueError):
-        return None
-    return said
+_COMPARE = "_compare_a_reply"
+
+
+class _Replies(ast.NodeTransformer):
+    """Lets each call whose comment is a literal be compared with it, when it runs."""
+
+    def __init__(self, page: str, source: str) -> None:
+        self.count = 0
+        self._page = page
+        self._lines = source.splitlines()
+
+    def compare(self, reply: Any, said: str, line: int) -> None:
+        assert reply == ast.literal_eval(said), f"{self._page}:{line}: {said} was {reply!r}"
+        self.count += 1
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr:
+        comment = self._lines[(node.end_lineno or 1) - 1][node.end_col_offset :]
+        said = comment.partition("# ")[2].partition(";")[0].strip()
+        try:
+            ast.literal_eval(said)
+        except (SyntaxError, ValueError):
+            return node
+        told = [node.value, ast.Constant(said), ast.Constant(node.lineno)]
+        call = ast.Call(ast.Name(_COMPARE, ast.Load()), told, [])
+        return ast.copy_location(ast.Expr(ast.copy_location(call, node)), node)
 
 
 def running(
@@ -227,24 +233,50 @@ def run_page(
 
 
 def claims_of(path: Path) -> Iterator[tuple[str, str | None]]:
-    """Yield each page and section that the tests of a module run, by its source alone."""
+    """Yield each page and section that the tests of a module run, by its source alone.
+
+    The page is a literal, or a parameter of the test whose values are literals.
+    """
     for test in ast.walk(ast.parse(path.read_text("utf-8"))):
-        is_function = isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_function and test.name.startswith("test_"):  # type: ignore[attr-defined]
-            for call in ast.walk(test):
-                if (
-                    isinstance(call, ast.Call)
-                    and isinstance(call.func, ast.Name)
-                    and call.func.id in ("running", "run_page")
-                ):
-                    sections = [each.value for each in call.keywords if each.arg == "section"]
-                    yield _literal(call.args[0]), _literal(sections[0]) if sections else None
+        if not isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for call in ast.walk(test) if test.name.startswith("test_") else ():
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Name)
+                and call.func.id in ("running", "run_page")
+            ):
+                place = f"{path.name}:{call.lineno}"
+                sections = [each.value for each in call.keywords if each.arg == "section"]
+                section = _texts(sections[0], test, place)[0] if sections else None
+                for page in _texts(call.args[0], test, place):
+                    yield page, section
 
 
-def _literal(node: ast.expr) -> str:
-    value = ast.literal_eval(node)
-    assert isinstance(value, str)
-    return value
+def _texts(node: ast.expr, test: ast.FunctionDef | ast.AsyncFunctionDef, place: str) -> list[str]:
+    """Return the texts that an argument of a test's call stands for."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    for mark in test.decorator_list:
+        # @pytest.mark.parametrize("page", [...]), or ("page", "more"), [(...), ...].
+        if isinstance(mark, ast.Call) and isinstance(node, ast.Name) and len(mark.args) == 2:
+            names, values = map(ast.literal_eval, mark.args)
+            if names == node.id:
+                return list(values)
+            if node.id in names and not isinstance(names, str):
+                return [each[names.index(node.id)] for each in values]
+    raise AssertionError(f"{place} names its page by neither a literal nor a parameter")
+
+
+def forgotten(blocks: Iterable[Block], claims: Collection[tuple[str, str | None]]) -> list[Block]:
+    """Return the blocks that no test runs and that EXEMPT does not list, by all tests' claims."""
+    return [
+        each
+        for each in blocks
+        if not each.is_exempt
+        and (each.page, None) not in claims
+        and (each.page, each.section) not in claims
+    ]
 
 
 @dataclass(frozen=True, slots=True)
