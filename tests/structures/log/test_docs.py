@@ -20,7 +20,7 @@ def test_the_blocks(redis7: RedisServer, capsys: pytest.CaptureFixture[str]) -> 
     names: dict[str, Any] = {}
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)):
         exec(compile(block, f"block {number}", "exec"), names)
-    assert number == 5
+    assert number == 4
     assert capsys.readouterr().out.splitlines() == [
         "0 /",
         "1 /item/17",
