@@ -1,4 +1,4 @@
-"""The Python blocks of docs/frameworks.md run as they stand."""
+"""The Python blocks of docs/frameworks.md, django.md and celery_rq.md run as they stand."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from workstealing.integrations.rq import Worker
 from workstealing.testing import always
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "frameworks.md").read_text("utf-8")
+DOCS = ROOT / "docs"
 
 
-def blocks(heading: str) -> list[str]:
-    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+def blocks(page: str, heading: str = "") -> list[str]:
+    section = (DOCS / page).read_text("utf-8")
+    if heading:
+        section = section.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
 
 
@@ -44,7 +46,7 @@ async def enlisted_by(app: FastAPI, recruiter: Recruiter, *paths: str) -> list[i
 
 
 async def test_asgi() -> None:
-    every, some = blocks("ASGI: Starlette and FastAPI")
+    every, some = blocks("frameworks.md", "ASGI: Starlette and FastAPI")
     names = run(every, app=FastAPI())
     assert await enlisted_by(names["app"], names["recruiter"], "/nowhere") == [1]
     # The page leaves the handler's body out.
@@ -57,14 +59,14 @@ async def test_asgi() -> None:
 
 def test_aiohttp() -> None:
     routes = web.RouteTableDef()
-    (block,) = blocks("aiohttp")
+    (block,) = blocks("frameworks.md", "aiohttp")
     run(block, routes=routes, recruiter=always())
     assert len(routes) == 1
 
 
 def test_django() -> None:
     """In a process of its own: settings are for ever."""
-    (block,) = blocks("Django")
+    (block,) = blocks("django.md")
     program = f"""
 import sys, types
 shop, maintenance = types.ModuleType("shop"), types.ModuleType("shop.maintenance")
@@ -89,7 +91,7 @@ WorkStealingMiddleware(lambda request: None)
 
 
 def test_celery() -> None:
-    (block,) = blocks("Celery")
+    (block,) = blocks("celery_rq.md", "Celery")
     names = run(block)
     assert names["WorkStealing"] is CeleryWorkStealing
     # The boot step for idle moments.
@@ -97,11 +99,6 @@ def test_celery() -> None:
 
 
 def test_rq() -> None:
-    (block,) = blocks("RQ")
+    (block,) = blocks("celery_rq.md", "RQ")
     worker = run(block)["ShopWorker"]
     assert issubclass(worker, Worker)
-
-
-def test_links() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", PAGE):
-        assert (ROOT / "docs" / target).exists(), target
