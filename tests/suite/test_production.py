@@ -1,4 +1,4 @@
-"""docs/production.md and docs/why.md say what is so: fleets, memory, the way out; recruits a day."""
+"""docs/production.md and docs/why.md say what is so: fleets, memory, ways out, recruits a day."""
 
 from __future__ import annotations
 
