@@ -1,4 +1,4 @@
-"""The Python blocks of docs/frameworks.md run as they stand."""
+"""The Python blocks of docs/frameworks.md, django.md and celery_rq.md run as they stand."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_aiohttp() -> None:
 
 def test_django() -> None:
     """In a process of its own: settings are for ever."""
-    with running("docs/frameworks.md", section="Django") as page:
+    with running("docs/django.md") as page:
         block = page.take()
     program = f"""
 import sys, types
@@ -78,14 +78,14 @@ WorkStealingMiddleware(lambda request: None)
 
 
 def test_celery() -> None:
-    names = run_page("docs/frameworks.md", {"__name__": "shop"}, section="Celery")
+    names = run_page("docs/celery_rq.md", {"__name__": "shop"}, section="Celery")
     assert names["WorkStealing"] is CeleryWorkStealing
     # The boot step for idle moments.
     assert any("Idle" in step.name for step in names["app"].steps["worker"])
 
 
 def test_rq() -> None:
-    worker = run_page("docs/frameworks.md", section="RQ")["ShopWorker"]
+    worker = run_page("docs/celery_rq.md", section="RQ")["ShopWorker"]
     assert issubclass(worker, Worker)
 
 

@@ -50,3 +50,35 @@ def test_every_argument_is_named() -> None:
     first = re.findall(r"^\| (.*?) \|", table.partition("\n")[2], re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", " ".join(first)))
     assert named == set(inspect.signature(SqlExpiry).parameters) - {"clock"}
+
+
+def test_the_rights_that_the_page_names_are_enough(postgres: PostgresServer) -> None:
+    assert "needs SELECT and DELETE on the table, and on PostgreSQL UPDATE too" in PAGE
+    with postgres.engine().begin() as connection:
+        for line in (
+            "DROP TABLE IF EXISTS invitations",
+            "DROP ROLE IF EXISTS expirer",
+            "CREATE TABLE invitations (id int PRIMARY KEY, ends timestamptz)",
+            "CREATE INDEX ON invitations (ends)",
+            "INSERT INTO invitations VALUES (1, now() - interval '1 hour')",
+            "CREATE ROLE expirer LOGIN",
+            "GRANT SELECT ON invitations TO expirer",
+        ):
+            connection.exec_driver_sql(line)
+    engine = sa.create_engine(sa.engine.make_url(postgres.url).set(username="expirer"))
+    done: list[object] = []
+    for dry_run, more in ((True, "DELETE"), (False, "UPDATE"), (False, "DELETE")):
+        job = SqlExpiry(engine, "invitations", "ends", dry_run=dry_run)
+        job.connect(60.0)
+        try:
+            done.append(job.perform(Slice(5, 60.0)))
+        except sa.exc.ProgrammingError:
+            done.append("refused")
+        job.close()
+        with postgres.engine().begin() as connection:
+            connection.exec_driver_sql(f"GRANT {more} ON invitations TO expirer")
+    engine.dispose()
+    with postgres.engine().begin() as connection:
+        connection.exec_driver_sql("DROP TABLE invitations")
+        connection.exec_driver_sql("DROP ROLE expirer")
+    assert done == [1, "refused", 1]
