@@ -23,8 +23,9 @@ from support.processes import spawn
 from support.servers import RedisCluster3, RedisServer, wait_until
 from support.terminals import on_terminal
 from workstealing.cli.live import StopWish
-from workstealing.cli.queue.course import Course, Weighted, drawn
+from workstealing.cli.queue.course import Course, LiveLine, Weighted, drawn
 from workstealing.cli.queue.produce import LONGEST_LINE, Lines
+from workstealing.errors import UnwritableError
 from workstealing.structures import ShuffleQueue
 from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
 
@@ -389,6 +390,21 @@ class TestConsume:
         found = queue.stats()
         assert sum(each.leased for each in found) == sum(each.consumed for each in found) > 0
 
+    def test_a_terminal_that_takes_no_more_leaves_no_message_leased(
+        self, command: Any, at: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = rests(at)
+        queue.put("x")
+
+        def show(*_: Any) -> None:
+            raise UnwritableError("stdout cannot be written to")
+
+        monkeypatch.setattr(LiveLine, "show", show)
+        command(*CONSUME, "q", "--drain-all", "--work-seconds", "50s", status=1)
+        assert sum(each.leased for each in queue.stats()) == 0
+        (again,) = queue.take_many("c", 9, drain_all=True)
+        assert again.attempts == 1
+
     @pytest.mark.cluster
     def test_on_a_cluster(self, command: Any, cluster: RedisCluster3) -> None:
         where = ("--url", cluster.url)
@@ -443,7 +459,7 @@ class TestSignals:
     def test_one_that_waits_for_messages(self, at: RedisServer) -> None:
         queue = ShuffleQueue(at.client(), "q")
         queue.write("acme", {"message": "x"})
-        tool = self.start(*CONSUME, "q", "--json")
+        tool = self.start(*CONSUME, "q", "--json", "--poll", "1h")
         wait_until(lambda: queue.length() == 0, "the message to be done")
         assert self.ended(tool, signal.SIGTERM)["done"] == 1
 

@@ -44,6 +44,7 @@ _COUNTED_SECONDS = 1.0
 _BODY_CHARACTERS = 60
 # A slice on Cassandra takes some milliseconds a statement.
 _SLICE_SECONDS = 0.25
+_WISH_SECONDS = 0.5
 
 DONE, LATE, GIVEN_BACK, LAPSED = "done", "late", "given_back", "lapsed"
 REFUSED, UNKNOWN = "refused", "unknown"
@@ -265,7 +266,8 @@ class Consuming:
 
     def _take(self) -> InHand | None:
         try:
-            message = self._queue.take(self._options.poll)
+            # A wait in the queue hears of no wish to end.
+            message = self._queue.take(min(self._options.poll, _WISH_SECONDS))
         except self._faults as error:
             # Nothing is in hand: the queue gives back what a take was granted without its reply.
             self.trouble = said(error)
@@ -364,8 +366,8 @@ class Consuming:
             parts.append(", ".join(f"{printable(name)}: {count:,}" for name, count in counts))
         swept = self._swept()
         parts += [f"as a recruit brought back or cleared {swept:,}"] if swept else []
-        parts += [f"! {self.trouble}"] if self.trouble else []
-        return "; ".join(parts)
+        # First, because a terminal may cut the end off.
+        return "; ".join([*([f"! {self.trouble}"] if self.trouble else []), *parts])
 
     def _swept(self) -> int:
         """Return how many items the slices have handled."""

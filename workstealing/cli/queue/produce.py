@@ -328,8 +328,8 @@ class Producing:
             if len(counts) > 1:
                 listed = ", ".join(f"{name}: {count:,}" for name, count in sorted(counts.items()))
                 parts.append(f"{what} {listed}")
-        parts += [f"! {self.trouble}"] if self.trouble else []
-        return "; ".join(parts)
+        # First, because a terminal may cut the end off.
+        return "; ".join([*([f"! {self.trouble}"] if self.trouble else []), *parts])
 
 
 def _priority(text: str) -> Weighted:

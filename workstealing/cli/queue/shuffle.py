@@ -12,7 +12,7 @@ from workstealing.cli.output import Picture, figure, list_picture, listed
 from workstealing.cli.queue.kind import LEASE, LISTED, MOST_MESSAGES, Draft, InHand, OpenQueue
 from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
-from workstealing.jobs import ShuffleQueueReaper
+from workstealing.recruiting import Job
 from workstealing.structures import ShuffleQueue
 from workstealing.structures.layout import as_text
 from workstealing.structures.shuffle_queue.names import QueueNames
@@ -138,8 +138,10 @@ class OpenShuffleQueue(OpenQueue):
             return math.inf
         return LEASE if self._lease is None else self._lease
 
-    def job(self) -> ShuffleQueueReaper:
+    def job(self) -> Job:
         """Return the reaper; see `OpenQueue`."""
+        from workstealing.jobs import ShuffleQueueReaper
+
         return ShuffleQueueReaper(self._queue, lease=self.lease)
 
     def left(self) -> int:

@@ -20,7 +20,7 @@ from workstealing.cli.output import Picture, figure, list_picture, listed
 from workstealing.cli.queue.kind import LEASE, LISTED, Draft, InHand, OpenQueue
 from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
-from workstealing.jobs import TimeShardSweeper
+from workstealing.recruiting import Job
 from workstealing.structures.layout import as_text
 from workstealing.structures.time_shard_queue import (
     CassandraStore,
@@ -197,8 +197,10 @@ class OpenTimeShardQueue(OpenQueue):
         lease: float | None = self._option("lease")
         return LEASE if lease is None else lease
 
-    def job(self) -> TimeShardSweeper:
+    def job(self) -> Job:
         """Return the sweeper; see `OpenQueue`."""
+        from workstealing.jobs import TimeShardSweeper
+
         return TimeShardSweeper(self._queue)
 
     def left(self) -> int:
