@@ -18,10 +18,11 @@ import pytest
 
 from support.cassandra import KEYSPACE, CassandraServer
 from support.faulty_server import FaultyServer
-from support.patience import GUARD_SECONDS
+from support.patience import GUARD_SECONDS, PATIENT_SECONDS
 from support.processes import spawn
 from support.servers import RedisCluster3, RedisServer, wait_until
 from support.terminals import on_terminal
+from workstealing.cli import clients
 from workstealing.cli.live import StopWish
 from workstealing.cli.queue.course import Course, LiveLine, Weighted, drawn
 from workstealing.cli.queue.produce import LONGEST_LINE, Lines
@@ -39,6 +40,8 @@ def at(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> RedisServer:
     """A server that the environment names."""
     monkeypatch.setenv("REDIS_URL", redis7.url)
     monkeypatch.delenv("WORKSTEALING_REDIS_URL", raising=False)
+    # A busy machine is no silent server.
+    monkeypatch.setattr(clients, "TIMEOUT_SECONDS", PATIENT_SECONDS)
     return redis7
 
 
@@ -193,7 +196,12 @@ class TestProduce:
     @pytest.mark.parametrize("kind", ["time", "shuffle"])
     @pytest.mark.parametrize("fault", ["cut", "half", "silent"])
     def test_a_cut_off_reply_is_one_of_which_nobody_knows(
-        self, command: Any, at: RedisServer, kind: str, fault: str
+        self,
+        command: Any,
+        at: RedisServer,
+        monkeypatch: pytest.MonkeyPatch,
+        kind: str,
+        fault: str,
     ) -> None:
         with FaultyServer(at.port) as door:
             produce = (
@@ -206,6 +214,8 @@ class TestProduce:
             last = len(door.seen)
             door.reset()
             door.fail(last, fault)
+            if fault == "silent":
+                monkeypatch.setattr(clients, "TIMEOUT_SECONDS", 4.0)
             said = command.json(*produce, status=1)
             door.settle()
         assert (said["put"], said["refused"], said["unknown"]) == (2, 0, 1)
@@ -378,7 +388,7 @@ class TestConsume:
         for number in range(500):
             queue.put(str(number))
         source = "import sys; from workstealing.cli import main; sys.exit(main())"
-        tool = f"{sys.executable} -c '{source}' queue consume q --drain-all --each"
+        tool = f"{sys.executable} -c '{source}' queue consume q --drain-all --each --count 500"
         done = subprocess.run(
             ["/bin/sh", "-c", f"{tool} | head -1"],
             capture_output=True,
