@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
+from support.pages import blocks_of, run_page
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import Fleet, Recruiter, jobs
@@ -185,45 +186,44 @@ class Runs:
 
 
 RUNS = {
-    "hash_field_expiry.md": Runs(("hash_field_expiry.items",), old_hashes, 10),
-    "key_expiry.md": Runs(("key_expiry.leases",), old_keys, 10),
-    "ick_reaper.md": Runs(
+    "docs/jobs/hash_field_expiry.md": Runs(("hash_field_expiry.items",), old_hashes, 10),
+    "docs/jobs/key_expiry.md": Runs(("key_expiry.leases",), old_keys, 10),
+    "docs/jobs/ick_reaper.md": Runs(
         ("ick_reaper.dirty:documents",), reserved, 10, instead=(("lease=600", "lease=0.001"),)
     ),
-    "shuffle_queue_reaper.md": Runs(
+    "docs/jobs/shuffle_queue_reaper.md": Runs(
         ("shuffle_queue_reaper.predictions",),
         in_dead_hands,
         10,
         instead=(("lease=60)", "lease=0.001)"),),
     ),
-    "queue_expiry.md": Runs(("queue_expiry.shuffle_queues",), idle_queue, 1),
-    "time_shard_sweeper.md": Runs(("time_shard_sweeper.reminders",)),
-    "log_compactor.md": Runs(()),
-    "log_trimmer.md": Runs(("log_trimmer.activity",), items=7),
-    "adopt_hashes.md": Runs(("adopt_hashes.users", "hash_field_expiry.users"), old_layout, 10),
-    "migrations.md": Runs(
+    "docs/jobs/queue_expiry.md": Runs(("queue_expiry.shuffle_queues",), idle_queue, 1),
+    "docs/jobs/time_shard_sweeper.md": Runs(("time_shard_sweeper.reminders",)),
+    "docs/jobs/log_compactor.md": Runs(()),
+    "docs/jobs/log_trimmer.md": Runs(("log_trimmer.activity",), items=7),
+    "docs/jobs/adopt_hashes.md": Runs(
+        ("adopt_hashes.users", "hash_field_expiry.users"), old_layout, 10
+    ),
+    "docs/jobs/migrations.md": Runs(
         ("hash_field_expiry.items", "migrate_to_native.items"), live_hashes, 10, version=8
     ),
-    "native_field_audit.md": Runs(("native_field_audit.items",), version=8),
-    "celery_leftovers.md": Runs(("celery_leftovers",)),
-    "rq_leftovers.md": Runs(("rq_leftovers",)),
-    "stream_leftovers.md": Runs(("stream_leftovers",), acknowledged, 10),
-    "tag_set_leftovers.md": Runs(("tag_set_leftovers",), tags, 10),
-    "family_leftovers.md": Runs(("family_leftovers",), endless, 10),
-    "library_leftovers.md": Runs(("huey_leftovers", "langgraph_leftovers", "feast_leftovers")),
+    "docs/jobs/native_field_audit.md": Runs(("native_field_audit.items",), version=8),
+    "docs/jobs/celery_leftovers.md": Runs(("celery_leftovers",)),
+    "docs/jobs/rq_leftovers.md": Runs(("rq_leftovers",)),
+    "docs/jobs/stream_leftovers.md": Runs(("stream_leftovers",), acknowledged, 10),
+    "docs/jobs/tag_set_leftovers.md": Runs(("tag_set_leftovers",), tags, 10),
+    "docs/jobs/family_leftovers.md": Runs(("family_leftovers",), endless, 10),
+    "docs/jobs/library_leftovers.md": Runs(
+        ("huey_leftovers", "langgraph_leftovers", "feast_leftovers")
+    ),
 }
 ELSEWHERE = {"index.md", "tracking.md", "fleet_rebalance.md"}
 """Pages without code, and those that the tests below run."""
 
 
-def code_of(page: str) -> str:
-    blocks: list[str] = re.findall(r"^```python\n(.*?)^```", text_of(page), re.M | re.S)
-    return "\n".join(blocks)
-
-
 def test_each_page_runs_or_has_no_code() -> None:
-    assert set(PAGES) == set(RUNS) | ELSEWHERE
-    assert not code_of("index.md")
+    assert set(PAGES) == {each.rpartition("/")[2] for each in RUNS} | ELSEWHERE
+    assert not blocks_of("docs/jobs/index.md")
 
 
 def worked(job: Any, enough: int) -> int:
@@ -244,12 +244,10 @@ def test_the_code_of_a_page_runs(page: str, request: pytest.FixtureRequest) -> N
     runs = RUNS[page]
     server: RedisServer = request.getfixturevalue(f"redis{runs.version}")
     runs.fill(server.client())
-    code = code_of(page).replace("redis.Redis()", "server.client()")
-    for said, here in runs.instead:
-        assert said in code
-        code = code.replace(said, here)
-    names: dict[str, Any] = {"server": server}
-    exec(compile(code, page, "exec"), names)
+    replace = dict(runs.instead)
+    if any("redis.Redis()" in block.code for block in blocks_of(page)):
+        replace["redis.Redis()"] = "server.client()"
+    names = run_page(page, {"server": server}, replace=replace)
     if not runs.installed:
         return
     recruiter: Recruiter = names["recruiter"]
@@ -267,9 +265,8 @@ def test_the_code_of_the_tracking_jobs_runs(redis7: RedisServer, tmp_path: Path)
         )
         connection.exec_driver_sql("INSERT INTO tasks VALUES (1, 'item17', 'queued')")
     engine.dispose()
-    code = code_of("tracking.md").replace("sqlite:///tasks.db", url)
-    names: dict[str, Any] = {"server": redis7}
-    exec(compile(code.replace("redis.Redis()", "server.client()"), "tracking", "exec"), names)
+    replace = {"redis.Redis()": "server.client()", "sqlite:///tasks.db": url}
+    names = run_page("docs/jobs/tracking.md", {"server": redis7}, replace=replace)
     names["source"].warm_up(20.0)
     names["tracked"].track("item18")
     adding, removing = names["recruiter"].jobs().values()
@@ -280,15 +277,12 @@ def test_the_code_of_the_tracking_jobs_runs(redis7: RedisServer, tmp_path: Path)
 
 
 def test_the_code_of_the_rebalance_runs(start_redis: Callable[..., RedisServer]) -> None:
-    code = code_of("fleet_rebalance.md")
     servers = [start_redis() for _ in "abc"]
-    for number, server in enumerate(servers, 1):
-        code = code.replace(f"redis://10.0.0.{number}", server.url)
+    replace = {f"redis://10.0.0.{number}": each.url for number, each in enumerate(servers, 1)}
     old = VolatileHashes(Fleet({"a": servers[0].url, "b": servers[1].url}), "items")
     for number in range(30):
         old.hsetex(f"item:{number}", mapping={"likes": number}, ex=300)
-    names: dict[str, Any] = {}
-    exec(compile(code, "fleet_rebalance", "exec"), names)
+    names = run_page("docs/jobs/fleet_rebalance.md", replace=replace)
     (job,) = names["recruiter"].jobs().values()
     waiting = job.backlog().count
     assert waiting

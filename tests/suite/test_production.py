@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.pages import run_page
 from support.servers import RedisServer
 from workstealing.errors import LayoutError
 from workstealing.jobs import HashFieldExpiry
@@ -21,14 +22,13 @@ HOUR_MS = 3_600_000
 
 
 def test_durable_keys_get_the_rest_of_their_time(redis7: RedisServer) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     client = redis7.client()
     DurableKeys(client, "leases", clock_shift_ms=-HOUR_MS).set("report:old", "x", ex=1)
     keys = DurableKeys(client, "leases")
     keys.set("report:new", "x", ex=600)
     keys.set("report:ever", "x")
-    names: dict[str, Any] = {"server": redis7}
-    exec(compile(code.replace("redis.Redis()", "server.client()"), "production.md", "exec"), names)
+    replace = {"redis.Redis()": "server.client()"}
+    run_page("docs/production.md", {"server": redis7}, replace=replace)
     assert not client.exists("report:old")
     assert 0 < client.ttl("report:new") <= 600
     assert client.ttl("report:ever") == -1

@@ -235,9 +235,11 @@ def run_page(
 def claims_of(path: Path) -> Iterator[tuple[str, str | None]]:
     """Yield each page and section that the tests of a module run, by its source alone.
 
-    The page is a literal, or a parameter of the test whose values are literals.
+    The page is a literal, or a parameter of the test whose values are literals, there or in a list
+    or as the keys of a dict of the module.
     """
-    for test in ast.walk(ast.parse(path.read_text("utf-8"))):
+    module = ast.parse(path.read_text("utf-8"))
+    for test in ast.walk(module):
         if not isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for call in ast.walk(test) if test.name.startswith("test_") else ():
@@ -248,24 +250,46 @@ def claims_of(path: Path) -> Iterator[tuple[str, str | None]]:
             ):
                 place = f"{path.name}:{call.lineno}"
                 sections = [each.value for each in call.keywords if each.arg == "section"]
-                section = _texts(sections[0], test, place)[0] if sections else None
-                for page in _texts(call.args[0], test, place):
+                section = _texts(sections[0], test, place, module)[0] if sections else None
+                for page in _texts(call.args[0], test, place, module):
                     yield page, section
 
 
-def _texts(node: ast.expr, test: ast.FunctionDef | ast.AsyncFunctionDef, place: str) -> list[str]:
+def _texts(
+    node: ast.expr,
+    test: ast.FunctionDef | ast.AsyncFunctionDef,
+    place: str,
+    module: ast.Module,
+) -> list[str]:
     """Return the texts that an argument of a test's call stands for."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     for mark in test.decorator_list:
         # @pytest.mark.parametrize("page", [...]), or ("page", "more"), [(...), ...].
         if isinstance(mark, ast.Call) and isinstance(node, ast.Name) and len(mark.args) == 2:
-            names, values = map(ast.literal_eval, mark.args)
+            names = ast.literal_eval(mark.args[0])
+            values = _values_of(mark.args[1], module)
             if names == node.id:
                 return list(values)
             if node.id in names and not isinstance(names, str):
                 return [each[names.index(node.id)] for each in values]
     raise AssertionError(f"{place} names its page by neither a literal nor a parameter")
+
+
+def _values_of(node: ast.expr, module: ast.Module) -> list[Any]:
+    """Return literal values, or those of a name of the module: a list's, or a dict's keys."""
+    if isinstance(node, ast.Name):
+        found = [
+            each.value
+            for each in module.body
+            if isinstance(each, ast.Assign)
+            and isinstance(each.targets[0], ast.Name)
+            and each.targets[0].id == node.id
+        ]
+        node = found[0]
+    if isinstance(node, ast.Dict):
+        return [ast.literal_eval(key) for key in node.keys if key is not None]
+    return list(ast.literal_eval(node))
 
 
 def forgotten(blocks: Iterable[Block], claims: Collection[tuple[str, str | None]]) -> list[Block]:
