@@ -19,6 +19,7 @@ if "--without-hiredis" in sys.argv:
 import cached
 import collecting
 import enlist
+import entry_bytes
 import fair_queue
 import hash_size
 import ick
@@ -80,6 +81,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "sql-expiry": sql_expiry.measure,
     "leftovers-tags": _on_a_server(leftovers_tags.measure),
     "cassandra": time_shard_cassandra.measure,
+    "entry-bytes": _on_a_server(entry_bytes.measure),
     "hash-size": _on_a_server(hash_size.measure),
     "log": _on_a_server(log.measure),
     "log-size": _on_a_server(log_size.measure),
