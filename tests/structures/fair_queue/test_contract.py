@@ -12,11 +12,11 @@ from support.fair_queues import drained, got, leftovers, mend, queue_on, reap
 from support.servers import AnyServer
 from workstealing.errors import ConfigurationError, QueueFull
 from workstealing.structures.fair_queue import (
+    AccountRule,
     AsyncFairQueue,
     FairMessage,
     FairQueue,
     NewMessage,
-    Rule,
 )
 
 pytestmark = pytest.mark.contract
@@ -68,7 +68,7 @@ class TestAMessage:
         queue.set_rule("a*", max_in_flight=5, weight=2)
         queue.write("ä", {"n": protocol}, tracking_id="t", dedupe=("k", 60))
         queue.write("ä", {"n": 9}, delay=60, priority=1)
-        assert queue.rules() == {"a*": Rule(weight=2, max_in_flight=5)}
+        assert queue.rules() == {"a*": AccountRule(weight=2, max_in_flight=5)}
         assert [each.fields for each in queue.peek("ä")] == [{"n": str(protocol)}]
         message = got(queue.read("c"))
         assert message.fields == {"n": str(protocol)}
@@ -531,12 +531,12 @@ class TestRules:
         left = drained(soon)
         assert {held.account, *(each.account for each in left)} <= {"a", "b1"}
         assert all(each.account == "a" for each in left)
-        assert queue.rules()["b*"] == Rule(weight=5, paused=True)
+        assert queue.rules()["b*"] == AccountRule(weight=5, paused=True)
         # What is in hand may end; what is given back is paused too.
         queue.nack(held)
         assert len(drained(soon)) == (1 if held.account == "a" else 0)
         queue.resume("b*")
-        assert queue.rules() == {"b*": Rule(weight=5)}
+        assert queue.rules() == {"b*": AccountRule(weight=5)}
         total = {each.account for each in drained(soon)}
         assert "b2" in total
         queue.pause()
@@ -544,7 +544,7 @@ class TestRules:
         assert soon.read("c") is None
         queue.resume()
         assert got(soon.read("c")).account == "z"
-        assert queue.rules() == {"b*": Rule(weight=5)}
+        assert queue.rules() == {"b*": AccountRule(weight=5)}
 
     def test_a_weight_holds_for_what_waits(self, queue: FairQueue) -> None:
         for n in range(60):
