@@ -180,6 +180,8 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
   elseif s.cap and a.flying >= s.cap then
     wanted = NOWHERE
   elseif s.period then
+    -- A slower rate that held before is over.
+    a.allowed = math.min(a.allowed, at * 1000 + s.burst * s.period)
     local earliest = a.allowed - (s.burst - 1) * s.period
     if earliest > at * 1000 then
       wanted, moment = IS_LIMITED, whole(math.ceil(earliest / 1000))
