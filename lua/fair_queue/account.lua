@@ -162,6 +162,14 @@ local function settings_of(keys, facts, account, a)
   }
 end
 
+-- Notes that something lapses, or may be served, at a moment in ms.
+local function look_at(keys, facts, moment)
+  if moment < facts.look then
+    facts.look = moment
+    redis.call('HSET', keys[META], 'look', whole(moment))
+  end
+end
+
 -- Puts an account where it belongs, after its record has changed: among the ready if it has a turn, and
 -- nowhere else then. at: ms. Returns whether the ready were none before: then sleeping readers are to be woken.
 local function settle_place(keys, facts, account, a, s, at, tag_before)
@@ -204,15 +212,18 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
       wakes = redis.call('ZCARD', keys[READY]) == 0
     end
     if a.place ~= IS_READY or a.tag ~= tag_before then
-      redis.call('ZADD', keys[READY], whole(a.tag), account)
+      redis.call('ZADD', keys[READY], a.tag, account)
     end
   elseif wanted == IS_LIMITED then
-    -- Sleeping readers learn until when they may sleep, if that is sooner than they know.
-    local before = a.place == IS_LIMITED and redis.call('ZSCORE', keys[LIMITED], account)
-    wakes = moment ~= NEVER and not (before and tonumber(before) <= tonumber(moment)) and redis.call('ZCARD', keys[READY]) == 0
+    if moment ~= NEVER then
+      look_at(keys, facts, tonumber(moment))
+      -- Sleeping readers learn until when they may sleep, if that is sooner than they know.
+      local before = a.place == IS_LIMITED and redis.call('ZSCORE', keys[LIMITED], account)
+      wakes = not (before and tonumber(before) <= tonumber(moment)) and redis.call('ZCARD', keys[READY]) == 0
+    end
     redis.call('ZADD', keys[LIMITED], moment, account)
   elseif wanted == IS_IDLE then
-    redis.call('ZADD', keys[IDLE], whole(a.tag), account)
+    redis.call('ZADD', keys[IDLE], a.tag, account)
   end
   a.place = wanted
   return wakes
@@ -235,14 +246,25 @@ local function time_again(keys)
   return whole(greatest)
 end
 
--- The facts that the account functions need. found: the reply about meta; first: the place before `now`, `delivery`
--- and `rules` in it.
+-- A number of meta, quickly where it is one. absent: what none stands for.
+local function fact(keys, field, text, absent)
+  local number = text and tonumber(text) or not text and absent
+  if number and number >= 0 and number < MOST_STORED and number % 1 == 0 then
+    return number
+  end
+  return stored(keys[META], field, text, 0, MOST_STORED - 1)
+end
+
+-- The facts that the account functions need. found: the reply about meta; first: the place before `now`, `delivery`,
+-- `rules` and `look` in it.
 local function facts_of(keys, found, first, at)
   local text = found[first + 1] or time_again(keys)
   return {
-    now = stored(keys[META], 'now', text, 0, MOST_STORED, 0),
+    now = fact(keys, 'now', text, 0),
     -- No number of a delivery is used again, even if meta was lost.
-    delivery = stored(keys[META], 'delivery', found[first + 2] or whole(at * 100), 0, MOST_STORED - 1),
-    rules = stored(keys[META], 'rules', found[first + 3], 0, MOST_STORED, 0),
+    delivery = fact(keys, 'delivery', found[first + 2], at * 100),
+    rules = fact(keys, 'rules', found[first + 3], 0),
+    -- Until then nothing lapses, and nothing that is delayed or limited may be served.
+    look = fact(keys, 'look', found[first + 4], 0),
   }
 end

@@ -8,7 +8,7 @@
 -- most, 1 if paused, the rule that says so, turns before its own or -1, when the oldest that waits was written in ms or 0 }, ... }.
 --@include message
 --@include bounded
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found, true)
 if problem then
   return problem

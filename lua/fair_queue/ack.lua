@@ -4,7 +4,7 @@
 --   ARGV[2..] for each message: its id, its delivery, the work in us or ''
 -- Returns how many were done by this.
 --@include settling
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 if problem then
   return problem

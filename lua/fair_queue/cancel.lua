@@ -4,7 +4,7 @@
 --   ARGV[2] tracking id
 -- Returns 1 if the message was still there.
 --@include message
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 if problem then
   return problem

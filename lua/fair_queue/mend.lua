@@ -10,7 +10,7 @@
 --@include message
 --@include rules
 --@include bounded
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 problem = problem or refuse_types(KEYS)
 if problem then
@@ -105,7 +105,7 @@ function mend.messages(id, text)
   if m.deadline > 0 and not redis.call('ZSCORE', KEYS[DEADLINES], id) then
     mended = mended + 1
     if not is_dry then
-      redis.call('ZADD', KEYS[DEADLINES], whole(m.deadline), id)
+      redis.call('ZADD', KEYS[DEADLINES], m.deadline, id)
     end
   end
   if redis.call('HEXISTS', KEYS[HELD], id) == 1 or redis.call('ZSCORE', KEYS[LEASES], id) or redis.call('ZSCORE', KEYS[PARKED], id) then
@@ -158,7 +158,8 @@ function mend.held(id, _)
       -- It lapses now, unless its consumer comes first.
       mended = mended + 1
       if not is_dry then
-        redis.call('ZADD', KEYS[LEASES], whole(at), id)
+        redis.call('ZADD', KEYS[LEASES], at, id)
+        look_at(KEYS, facts, at)
       end
     end
   elseif redis.call('HGET', KEYS[BACK], d.place) ~= id and not redis.call('ZSCORE', KEYS[PARKED], id) then

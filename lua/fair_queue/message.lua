@@ -24,6 +24,14 @@ local function parts_of_message(text)
   return m
 end
 
+-- When a message was written, and its deadline, in ms, and whether keys beside it name it; nil for a text that is none.
+local function head_of(text)
+  local written, deadline, tracked, deduped = string.match(text or '', '^(%d+) (%d+) %d %d+ (%d+) (%d+) %d+ ')
+  if written then
+    return tonumber(written), tonumber(deadline), deadline ~= '0' or tracked ~= '0' or deduped ~= '0'
+  end
+end
+
 -- A delivery is `number attempts start charge named flying place size consumer account`: start in ms, charge in us. It stays
 -- when the message is given back, with flying = 0, so that its attempts are known; then its place among those that were
 -- given back is `epoch:n`, and else `-`. A message that was not delivered, and waits there, has one with the number 0.
@@ -101,7 +109,7 @@ end
 -- again, or set aside. They are charged the estimate that was charged already: to charge the lease would keep a quiet
 -- tenant waiting for its dead consumers. Returns how many, and whether sleeping readers are to be woken.
 local function reclaim(keys, facts, most, most_attempts, at)
-  local lapsed = redis.call('ZRANGEBYSCORE', keys[LEASES], '-inf', whole(at), 'LIMIT', 0, most)
+  local lapsed = redis.call('ZRANGEBYSCORE', keys[LEASES], '-inf', at, 'LIMIT', 0, most)
   local wakes = false
   for _, id in ipairs(lapsed) do
     redis.call('ZREM', keys[LEASES], id)

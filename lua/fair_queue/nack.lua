@@ -10,7 +10,7 @@
 --   ARGV[7..] for each message: its id, its delivery, the work in us or ''
 -- Returns how many were still that delivery.
 --@include settling
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 local marked, alive
 if not problem then
@@ -30,7 +30,8 @@ local given, wakes = settle(KEYS, facts, ARGV, 7, at, function(a, id, d)
   elseif delay > 0 then
     d.is_flying, d.place = false, '-'
     save_delivery(KEYS, id, d)
-    redis.call('ZADD', KEYS[PARKED], whole(at + delay), id)
+    redis.call('ZADD', KEYS[PARKED], at + delay, id)
+    look_at(KEYS, facts, at + delay)
     a.delayed = a.delayed + 1
   else
     put_back(KEYS, a, id, d)

@@ -6,7 +6,7 @@
 -- Returns { deleted, where to go on among the delayed; '' for more that wait,
 -- 'delayed' for the first of them, '0' at the end }.
 --@include serving
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 if problem then
   return problem

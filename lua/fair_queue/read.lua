@@ -14,7 +14,7 @@
 --@include serving
 --@include settling
 --@include receipt
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 if problem then
   return problem
@@ -38,7 +38,7 @@ if sent and sent >= tonumber(ARGV[2]) then
     local text = d and d.is_flying and redis.call('HGET', KEYS[MESSAGES], id)
     if text then
       -- Its lease begins again, because somebody hears of it only now.
-      redis.call('ZADD', KEYS[LEASES], whole(at + lease), id)
+      redis.call('ZADD', KEYS[LEASES], at + lease, id)
       again[#again + 1] = { id, d.number, d.attempts, text }
     end
   end
@@ -71,13 +71,7 @@ end
 if not is_empty then
   return { 2, at, done }
 end
-local wait = -1
-for _, key in ipairs({ KEYS[LEASES], KEYS[PARKED], KEYS[LIMITED] }) do
-  local first = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
-  if first and first < MOST_STORED then
-    local left = math.max(0, first - at)
-    wait = wait < 0 and left or math.min(wait, left)
-  end
-end
+local moment = next_moment(KEYS)
+local wait = moment and math.max(0, moment - at) or -1
 local last = redis.call('XREVRANGE', KEYS[NOTIFICATIONS], '+', '-', 'COUNT', 1)
 return { 1, at, done, last[1] and last[1][1] or '0-0', wait }

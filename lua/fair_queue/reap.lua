@@ -7,7 +7,7 @@
 --   ARGV[5] 1 to count alone
 -- Returns { lapsed, overdue, accounts, consumers, how many deliveries had lapsed, for how many ms the first one had }.
 --@include message
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 problem = problem or refuse_types(KEYS)
 if problem then
@@ -19,7 +19,7 @@ local facts = facts_of(KEYS, found, 1, at)
 if unbelieved then
   return unbelieved
 end
-local lapsing = redis.call('ZCOUNT', KEYS[LEASES], '-inf', whole(at))
+local lapsing = redis.call('ZCOUNT', KEYS[LEASES], '-inf', at)
 local first = redis.call('ZRANGE', KEYS[LEASES], 0, 0, 'WITHSCORES')[2]
 local oldest = lapsing > 0 and math.max(0, at - tonumber(first)) or 0
 local lapsed, wakes = math.min(most, lapsing), false
@@ -28,7 +28,7 @@ if not is_dry then
 end
 local left, overdue = most - lapsed, 0
 -- A consumer may have those at the head in hand; they stay.
-local past = left > 0 and redis.call('ZRANGEBYSCORE', KEYS[DEADLINES], '-inf', whole(at), 'LIMIT', 0, 4 * left) or {}
+local past = left > 0 and redis.call('ZRANGEBYSCORE', KEYS[DEADLINES], '-inf', at, 'LIMIT', 0, 4 * left) or {}
 for i = 1, #past do
   local id = past[i]
   local d = delivery_of(KEYS, id)

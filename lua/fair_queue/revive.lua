@@ -7,7 +7,7 @@
 --   ARGV[5..] ids
 -- Returns how many were dead.
 --@include message
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 local marked, alive
 if not problem then
@@ -45,7 +45,7 @@ for i = 5, #ARGV do
       redis.call('HSET', KEYS[TRACKING], m.tracked, id)
     end
     if m.deadline > 0 then
-      redis.call('ZADD', KEYS[DEADLINES], whole(m.deadline), id)
+      redis.call('ZADD', KEYS[DEADLINES], m.deadline, id)
     end
     wakes = settle_place(KEYS, facts, m.account, a, settings_of(KEYS, facts, m.account, a), at, tag_before) or wakes
     save_account(KEYS, m.account, a)

@@ -5,11 +5,11 @@
 -- Bounds what one call passes over, and what it lets in.
 local LOOKS, LET_IN = 16, 8
 
--- Lets delayed messages and limited accounts in, whose time has come. Returns how many, and whether sleepers are to be
+-- Lets delayed messages and limited accounts in, whose time has come. Returns whether sleepers are to be
 -- woken.
 local function let_in(keys, facts, at)
   local wakes = false
-  local parked = redis.call('ZRANGEBYSCORE', keys[PARKED], '-inf', whole(at), 'LIMIT', 0, LET_IN)
+  local parked = redis.call('ZRANGEBYSCORE', keys[PARKED], '-inf', at, 'LIMIT', 0, LET_IN)
   for _, id in ipairs(parked) do
     redis.call('ZREM', keys[PARKED], id)
     local m = parts_of_message(redis.call('HGET', keys[MESSAGES], id) or '')
@@ -25,7 +25,7 @@ local function let_in(keys, facts, at)
       end
     end
   end
-  local limited = redis.call('ZRANGEBYSCORE', keys[LIMITED], '-inf', whole(at), 'LIMIT', 0, LET_IN)
+  local limited = redis.call('ZRANGEBYSCORE', keys[LIMITED], '-inf', at, 'LIMIT', 0, LET_IN)
   for _, account in ipairs(limited) do
     local a = account_of(keys, account)
     if a then
@@ -37,7 +37,21 @@ local function let_in(keys, facts, at)
       redis.call('ZREM', keys[LIMITED], account)
     end
   end
-  return #parked + #limited, wakes
+  return wakes
+end
+
+-- The first moment, in ms, at which a delivery lapses, or something that is delayed or limited may be served; nil
+-- without any.
+local function next_moment(keys)
+  local first
+  for i = 1, 3 do
+    local key = keys[i == 1 and LEASES or i == 2 and PARKED or LIMITED]
+    local moment = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if moment and moment <= MOST_STORED and not (first and first <= moment) then
+      first = moment
+    end
+  end
+  return first
 end
 
 -- Takes the id of the next message of an account: one that was given back, or else one of the higher priority, unless
@@ -78,26 +92,25 @@ end
 -- are to be of one account, the moment in ms. Returns a list of { id, delivery, attempts, text }, whether the ready
 -- are known to be none, and whether sleepers are to be woken.
 local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch, at)
-  local served, looks, is_empty = {}, 0, false
-  local _, wakes = let_in(keys, facts, at)
-  -- One lapsed delivery a read, so that a full queue does not wait for recruits either.
-  local _, woken = reclaim(keys, facts, 1, most_attempts, at)
-  wakes = wakes or woken
+  local served, looks, is_empty, wakes = {}, 0, false, false
+  if facts.look <= at then
+    wakes = let_in(keys, facts, at)
+    -- A few lapsed deliveries, so that a full queue does not wait for recruits either.
+    local _, woken = reclaim(keys, facts, LET_IN, most_attempts, at)
+    wakes = wakes or woken
+    local look = next_moment(keys) or at + lease
+    if look ~= facts.look then
+      facts.look = look
+      redis.call('HSET', keys[META], 'look', whole(look))
+    end
+  end
   while #served < most and looks < LOOKS do
     local head = redis.call('ZRANGE', keys[READY], 0, 0, 'WITHSCORES')
     local account = head[1]
     if not account then
-      -- Those that were let in may have no turn, of accounts that are paused, and more may be due behind them.
-      local lapsed, due
-      lapsed, woken = reclaim(keys, facts, LET_IN, most_attempts, at)
-      wakes = wakes or woken
-      due, woken = let_in(keys, facts, at)
-      wakes = wakes or woken
-      if lapsed + due == 0 then
-        is_empty = true
-        break
-      end
-      looks = looks + 1
+      -- What is due has been let in; more of it waits only if there was much.
+      is_empty = facts.look > at
+      break
     else
       local a = account_of(keys, account)
       if unbelieved then
@@ -112,23 +125,25 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
         a.place = IS_READY
         facts.now = math.max(facts.now, a.tag)
         repeat
-          -- A rule that has changed since may say that it has no turn.
-          settle_place(keys, facts, account, a, s, at, tag_before)
-          tag_before = a.tag
+          if facts.rules > 0 then
+            -- A rule that has changed since may say that it has no turn.
+            settle_place(keys, facts, account, a, s, at, tag_before)
+            tag_before = a.tag
+          end
           local is_back = a.first < a.last
           local id = a.place == IS_READY and next_id(keys, a, s)
           local text = id and redis.call('HGET', keys[MESSAGES], id)
-          local m = text and parts_of_message(text)
+          local written, deadline, is_named = head_of(text)
           -- Only a message that was given back has been delivered before. After a repair it may stand there twice.
-          local before = m and is_back and delivery_of(keys, id)
+          local before = written and is_back and delivery_of(keys, id)
           if before and before.is_flying then
-            m = nil
+            written = nil
           end
-          if not m then
+          if not written then
             looks = looks + 1
           else
             a.waiting = math.max(0, a.waiting - 1)
-            if m.deadline > 0 and m.deadline <= at then
+            if deadline > 0 and deadline <= at then
               end_message(keys, id, true)
               redis.call('HINCRBY', keys[META], 'overdue', 1)
               looks = looks + 1
@@ -137,9 +152,9 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
               facts.delivery = facts.delivery + 1
               local d = {
                 number = whole(facts.delivery), attempts = (before and before.attempts or 0) + 1, start = at,
-                charge = charge, is_named = m.is_named, is_flying = true, place = '-', consumer = consumer, account = account,
+                charge = charge, is_named = is_named, is_flying = true, place = '-', consumer = consumer, account = account,
               }
-              redis.call('ZADD', keys[LEASES], whole(at + lease), id)
+              redis.call('ZADD', keys[LEASES], at + lease, id)
               save_delivery(keys, id, d)
               a.flying = a.flying + 1
               a.tag = a.tag + math.max(1, math.floor(charge * 1000 / s.weight))
@@ -147,7 +162,7 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
                 a.allowed = math.max(a.allowed, at * 1000) + s.period
               end
               if d.attempts == 1 then
-                redis.call('HINCRBY', keys[META], delay_field(math.max(0, at - m.written)), 1)
+                redis.call('HINCRBY', keys[META], delay_field(math.max(0, at - written)), 1)
               else
                 redis.call('HINCRBY', keys[META], 'redelivered', 1)
               end
@@ -165,7 +180,11 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
     end
   end
   if #served > 0 then
-    redis.call('HSET', keys[META], 'mark', FAIR_VERSION, 'now', whole(facts.now), 'delivery', whole(facts.delivery))
+    if at + lease < facts.look then
+      -- Other consumers may have longer leases.
+      look_at(keys, facts, at + lease)
+    end
+    redis.call('HSET', keys[META], 'now', whole(facts.now), 'delivery', whole(facts.delivery))
   end
   return served, is_empty, wakes
 end

@@ -7,7 +7,7 @@
 -- Returns how many were given back.
 --@include settling
 --@include receipt
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules')
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found)
 if problem then
   return problem
@@ -36,7 +36,7 @@ for id, delivery in string.gmatch(number == mine and noted or '', '(%w+%-%d%-%d+
     d.attempts = d.attempts - 1
     put_back(KEYS, a, id, d)
     -- Had there been no read, it would have had its turn all the time: its tag is what it was.
-    wakes = settle_place(KEYS, { now = 0 }, d.account, a, s, at, tag_before) or wakes
+    wakes = settle_place(KEYS, { now = 0, look = facts.look }, d.account, a, s, at, tag_before) or wakes
     save_account(KEYS, d.account, a)
     given = given + 1
   end

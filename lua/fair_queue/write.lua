@@ -10,7 +10,7 @@
 -- Returns the ids of the messages; of one that has the dedupe key of a message that is still there, that message's.
 -- Returns { 0, account, how many wait, how many may } if an account is full: then nothing is written.
 --@include message
-local facts = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules')
+local facts = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], facts)
 local marked, alive
 if not problem then
@@ -87,7 +87,8 @@ for i = 6, #ARGV, 8 do
     -- A full server refuses the first write of a script or none of them.
     redis.call('HSET', KEYS[MESSAGES], id, whole(at) .. ' ' .. (deadline == '' and '0' or deadline) .. ' ' .. ARGV[i + 1])
     if delay > 0 then
-      redis.call('ZADD', KEYS[PARKED], whole(at + delay), id)
+      redis.call('ZADD', KEYS[PARKED], at + delay, id)
+      look_at(KEYS, facts, at + delay)
       a.delayed = a.delayed + 1
       wakes = true
     else
