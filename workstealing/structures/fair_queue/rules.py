@@ -366,7 +366,7 @@ def _checked(rule: AccountRule) -> AccountRule:
 def _require_number(name: str, value: object, least: float, most: float) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise ConfigurationError(f"{name}={value!r} is no number: give {least:g} to {most:g}")
     if not least <= value <= most:
         raise ConfigurationError(f"{name}={value!r} is out of range: give {least:g} to {most:g}")
