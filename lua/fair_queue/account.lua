@@ -178,9 +178,9 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
     -- Messages that the server has lost do not wait.
     a.waiting = 0
   end
-  if a.waiting == 0 and a.first == a.last then
-    -- Cancelled messages have left holes, which no read need pass over.
-    a.head, a.head1 = a.tail, a.tail1
+  if a.waiting == 0 then
+    -- Messages that have ended without a read have left holes, which no read need pass over.
+    a.first, a.head, a.head1 = a.last, a.tail, a.tail1
     wanted = a.flying == 0 and a.delayed == 0 and IS_IDLE or NOWHERE
     moment = a.tag
   elseif s.is_paused then

@@ -7,7 +7,6 @@ the rule ``*``. A change holds at once, for messages that wait already too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -366,7 +365,7 @@ def _checked(rule: AccountRule) -> AccountRule:
 def _require_number(name: str, value: object, least: float, most: float) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{name}={value!r} is no number: give {least:g} to {most:g}")
     if not least <= value <= most:
         raise ConfigurationError(f"{name}={value!r} is out of range: give {least:g} to {most:g}")

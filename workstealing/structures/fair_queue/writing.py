@@ -120,6 +120,8 @@ class FairWriting(FairQueueBase):
         call after the first script, some of the messages are written. One round trip for each 100;
         about five Redis commands a message.
         """
+        if not isinstance(messages, Iterable):
+            raise ConfigurationError(f"messages={messages!r} is no list: give NewMessages")
         described = []
         for each in messages:
             if not isinstance(each, NewMessage):
@@ -164,7 +166,7 @@ class FairWriting(FairQueueBase):
             )
         tenant = _checked_name(new.tenant, "tenant")
         account = tenant if new.account is None else _checked_name(new.account, "account")
-        if isinstance(new.priority, bool) or new.priority not in {0, 1}:
+        if isinstance(new.priority, bool) or new.priority not in (0, 1):
             raise ConfigurationError(
                 f"priority={new.priority!r} is no priority: give 0, or 1 for a message that goes"
                 " first"
