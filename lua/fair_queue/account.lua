@@ -188,6 +188,8 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
   elseif s.cap and a.flying >= s.cap then
     wanted = NOWHERE
   elseif s.period then
+    -- A slower rate that held before is over.
+    a.allowed = math.min(a.allowed, at * 1000 + s.burst * s.period)
     local earliest = a.allowed - (s.burst - 1) * s.period
     if earliest > at * 1000 then
       wanted, moment = IS_LIMITED, whole(math.ceil(earliest / 1000))
@@ -227,6 +229,23 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
   return wakes
 end
 
+-- The virtual time of a queue that has lost it: the least tag, or, where no account is ready, the greatest of some. At 0,
+-- newcomers would be served alone for long.
+local function time_again(keys)
+  local least = redis.call('ZRANGE', keys[READY], 0, 0, 'WITHSCORES')[2]
+  if least then
+    return least
+  end
+  local greatest, before = 0, unbelieved
+  local page = redis.call('HSCAN', keys[ACCOUNTS], 0, 'COUNT', 32)[2]
+  for i = 1, #page, 2 do
+    local a = record_of(keys[ACCOUNTS], page[i], page[i + 1])
+    greatest = math.max(greatest, a and a.tag or 0)
+  end
+  unbelieved = before
+  return whole(greatest)
+end
+
 -- A number of meta, quickly where it is one. absent: what none stands for.
 local function fact(keys, field, text, absent)
   local number = text and tonumber(text) or not text and absent
@@ -237,10 +256,9 @@ local function fact(keys, field, text, absent)
 end
 
 -- The facts that the account functions need. found: the reply about meta; first: the place before `now`, `delivery`,
--- `rules` and `look` in it. A queue that has lost its virtual time goes on at the least tag: at 0, newcomers would be
--- served alone for long.
+-- `rules` and `look` in it.
 local function facts_of(keys, found, first, at)
-  local text = found[first + 1] or redis.call('ZRANGE', keys[READY], 0, 0, 'WITHSCORES')[2]
+  local text = found[first + 1] or time_again(keys)
   return {
     now = fact(keys, 'now', text, 0),
     -- No number of a delivery is used again, even if meta was lost.

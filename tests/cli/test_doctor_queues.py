@@ -145,6 +145,6 @@ def test_what_is_no_layout_of_a_queue_by_due_time_is_bad_input(
     command: Any, redis7: RedisServer
 ) -> None:
     redis7.client().set("ws:time_shard_queue:layout:mails", "x")
-    said = command.refused("queue", "mails", "--kind", "time", "--url", redis7.url)
+    said = command.refused("queue", "observe", "mails", "--kind", "time", "--url", redis7.url)
     assert "does not hold the layout of a TimeShardQueue" in said
     assert redis7.client().keys() == [b"ws:time_shard_queue:layout:mails"]
