@@ -11,7 +11,7 @@
 --@include rules
 --@include bounded
 local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
-local problem = refuse_facts(KEYS[META], found)
+local problem = refuse_facts(KEYS[META], found, ARGV[5] == '1')
 problem = problem or refuse_types(KEYS)
 if problem then
   return problem
