@@ -79,7 +79,7 @@ def kept(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_each_verb_works_with_it(command: Any, kept: Any) -> None:
-    assert "give --kind shuffle or --kind time or --kind list" in command.refused(
+    assert "give --kind shuffle or --kind fair or --kind time or --kind list" in command.refused(
         "queue", "produce", "q"
     )
     many = ("--count", "9", "--per-second", "max")

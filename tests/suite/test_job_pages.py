@@ -197,6 +197,7 @@ RUNS = {
         10,
         instead=(("lease=60)", "lease=0.001)"),),
     ),
+    "docs/jobs/fair_queue_reaper.md": Runs(("fair_queue_reaper.renderings",)),
     "docs/jobs/queue_expiry.md": Runs(("queue_expiry.shuffle_queues",), idle_queue, 1),
     "docs/jobs/time_shard_sweeper.md": Runs(("time_shard_sweeper.reminders",)),
     "docs/jobs/log_compactor.md": Runs(()),

@@ -156,7 +156,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 HIGHEST = 10**15
-SHUFFLE, TIME = "shuffle", "time"
+SHUFFLE, FAIR, TIME = "shuffle", "fair", "time"
 """The kinds of queues, as --kind and JSON have them."""
 
 LONGEST_DAYS = 36500

@@ -17,12 +17,15 @@ VERBS = {
     ),
     "produce": Command("workstealing.cli.queue.produce", "put messages into a queue, to try it"),
     "consume": Command("workstealing.cli.queue.consume", "take messages out of it, to try it"),
+    "rule": Command(
+        "workstealing.cli.queue.rule", "weights, caps and rates of a FairQueue, and why one waits"
+    ),
 }
 """Every verb, in the order of --help."""
 
 DESCRIPTION = """\
-Look at a ShuffleQueue or a TimeShardQueue, or play with one: a producer, a consumer and an observer
-in three terminals. A TimeShardQueue may be on Cassandra.
+Look at a ShuffleQueue, a FairQueue or a TimeShardQueue, or play with one: a producer, a consumer
+and an observer in three terminals. A TimeShardQueue may be on Cassandra.
 """
 EPILOG = "Each VERB has a --help of its own, and --json."
 

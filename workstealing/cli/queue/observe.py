@@ -19,8 +19,8 @@ from workstealing.cli.queue.opening import add_queue_options, opened
 
 FAILED = 1
 DESCRIPTION = """\
-Look at a ShuffleQueue or a TimeShardQueue: how many messages wait, are pending and are dead in each
-stream or time shard, how long the oldest has waited, and how long messages waited until a consumer
+Look at a queue of any kind: how many messages wait, are pending and are dead in each stream,
+account or time shard, how long the oldest has waited, and how long messages waited until a consumer
 took them. The command changes nothing. A TimeShardQueue may be on Cassandra.
 """
 EPILOG = """\

@@ -12,6 +12,7 @@ from typing import Any
 
 from workstealing.cli.clients import add_url_option, cassandra_at, client_at
 from workstealing.cli.output import printable
+from workstealing.cli.queue.fair import OpenFairQueue
 from workstealing.cli.queue.kind import OpenQueue
 from workstealing.cli.queue.shuffle import OpenShuffleQueue
 from workstealing.cli.queue.time_shards import OpenTimeShardQueue
@@ -19,7 +20,7 @@ from workstealing.errors import ConfigurationError
 from workstealing.structures.layout import as_text
 
 KINDS: dict[str, type[OpenQueue]] = {
-    each.kind: each for each in (OpenShuffleQueue, OpenTimeShardQueue)
+    each.kind: each for each in (OpenShuffleQueue, OpenFairQueue, OpenTimeShardQueue)
 }
 """Each kind of queue, by its name for --kind."""
 

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=share,
         action="append",
         metavar="NAME[=SHARE]",
-        help="a tenant of a ShuffleQueue, and its share: --tenant loud=9 --tenant quiet=1 (default:"
+        help="a tenant of a ShuffleQueue or a FairQueue, and its share: --tenant loud=9 --tenant quiet=1 (default:"
         " tenant)",
     )
     when = parser.add_mutually_exclusive_group()

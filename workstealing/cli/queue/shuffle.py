@@ -116,7 +116,7 @@ class OpenShuffleQueue(OpenQueue):
             return None
         return InHand(
             message.id,
-            _body(message.fields),
+            body_of(message.fields),
             message.tenant,
             message.attempts,
             message.pickup_delay_ms / 1000,
@@ -156,7 +156,8 @@ class OpenShuffleQueue(OpenQueue):
         return GROUP if group is None else group
 
 
-def _body(fields: dict[Any, Any]) -> str:
+def body_of(fields: dict[Any, Any]) -> str:
+    """Return a message's one field that a tool has put, or else all its fields as JSON."""
     texts = {as_text(name): as_text(value) for name, value in fields.items()}
     return texts[FIELD] if list(texts) == [FIELD] else json.dumps(texts)
 
