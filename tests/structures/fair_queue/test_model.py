@@ -259,6 +259,7 @@ def test_whatever_happens_the_counts_are_right_and_nothing_is_lost(
     model.finish()
 
 
+@pytest.mark.contract
 def test_on_every_server(any_server: AnyServer) -> None:
     model = Model(any_server.client(), 99)
     for _ in range(60):
@@ -328,6 +329,20 @@ def test_after_the_loss_of_a_key_all_that_is_there_is_served_again(
     for _ in range(60):
         model.step()
     model.finish()
+
+
+def test_slots_of_deliveries_that_were_lost_are_free_again(redis7: RedisServer) -> None:
+    """A capped account had its slots taken for ever, as long as others were served."""
+    queue = queue_on(redis7.client())
+    queue.set_rule("a", max_in_flight=3)
+    for n in range(6):
+        queue.write("a", {"n": n})
+    assert len(drained(queue)) == 3
+    queue.client.delete(queue.keys.of("leases"), queue.keys.of("held"))
+    queue.write("other", {"n": 9})
+    assert len(drained(queue)) == 1
+    mend(queue)
+    assert len(drained(queue)) == 2
 
 
 @pytest.mark.parametrize("lost", ["meta", *PARTS])
