@@ -1,4 +1,4 @@
-"""A reaper that dies between any two of its commands leaves nothing that the next does not find."""
+"""A reaper that dies between any two of its commands leaves nothing that others do not find."""
 
 from __future__ import annotations
 
