@@ -12,6 +12,8 @@ import pytest
 from support.fair_queues import drained, leftovers, mend, queue_on, reap
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import QueueFull
+from workstealing.jobs import FairQueueReaper
+from workstealing.recruiting.slice import Slice
 from workstealing.structures.fair_queue import FairMessage, NewMessage
 from workstealing.structures.fair_queue.names import PARTS
 
@@ -368,3 +370,26 @@ def test_after_the_loss_of_a_key_consumers_go_on(redis7: RedisServer, lost: str)
         queue.peek(account)
         queue.purge(account)
         queue.explain_wait(account)
+
+
+@pytest.mark.parametrize("lost", ["meta", *PARTS])
+def test_the_job_repairs_it_within_some_slices(redis7: RedisServer, lost: str) -> None:
+    """It walks over one key at a slice; nothing spins, and it has an end."""
+    client = redis7.client()
+    queue = busy(client, random.Random(4))
+    client.delete(queue.keys.meta if lost == "meta" else queue.keys.of(lost))
+    kept = {each.decode() for each in client.hkeys(queue.keys.of("messages"))}
+    soon = queue_on(client, 1_000_000)
+    job = FairQueueReaper(soon, random=random.Random(5).random)
+    for _ in range(60):
+        job.perform(Slice(25, 60.0))
+    for pattern in soon.rules():
+        soon.remove_rule(pattern)
+    served = drained(soon, most=500)
+    assert {each.id for each in served} == kept
+    assert soon.ack(*served) == len(kept)
+    for _ in range(60):
+        job.perform(Slice(25, 60.0))
+    assert leftovers(soon).keys() <= ({"deadlines"} if lost == "messages" else set())
+    assert job.perform(Slice(25, 60.0)) == 0
+    assert job.backlog().count == 0
