@@ -14,13 +14,13 @@ local NEVER = '+inf'
 -- How much work a message is taken for, in microseconds, before its account has done any.
 local FIRST_ESTIMATE = 1000000
 
--- The largest tag. A thousand busy workers of one account come to MOST_STORED in a hundred days; from there on tags are
--- exact to some microseconds only, and to a quarter of a millisecond at a hundred times that.
-local MOST_TAG = 4611686018427387904
+-- Beyond it a tag is none. Many workers at a small weight reach 2^53 within months, so tags are not whole numbers of
+-- Lua's: a tag of that size is exact to some microseconds, and one of 10^18 to a tenth of a millisecond.
+local MOST_TAG = 1e100
 
 -- A record is sixteen numbers, then its epoch and its rule. `struct` makes and reads it in a tenth of the time that a
 -- text takes; a server without it (fakeredis) has texts.
-local FORM, FORM_SIZE = '>I8I5I4I4I4BI6I7I5I5I5I5I5I5I2B', 72
+local FORM, FORM_SIZE = '>dI5I4I4I4BI6I7I5I5I5I5I5I5I2B', 72
 local TEXT = '^' .. string.rep('(%d+) ', 16) .. '(.*)$'
 
 -- Makes a record of its text, or nil, and sets `unbelieved`.
@@ -37,7 +37,7 @@ local function record_of(key, account, text)
     text, at, place = rest, 1, tonumber(place)
     tag, tail, tail1, last = tonumber(tag), tonumber(tail), tonumber(tail1), tonumber(last)
   end
-  if not size or place > 3 or tag > MOST_TAG or #text < at - 1 + size or size == 0 then
+  if not size or place > 3 or not (tag >= 0 and tag < MOST_TAG) or #text < at - 1 + size or size == 0 then
     disbelieve(key, 'the account ' .. account, 'a text of another form', 'a record of an account')
     return nil
   end
@@ -270,12 +270,22 @@ local function time_again(keys)
 end
 
 -- A number of meta, quickly where it is one. absent: what none stands for.
-local function fact(keys, field, text, absent, most)
+local function fact(keys, field, text, absent)
   local number = text and tonumber(text) or not text and absent
-  if number and number >= 0 and number < (most or MOST_STORED) and number % 1 == 0 then
+  if number and number >= 0 and number < MOST_STORED and number % 1 == 0 then
     return number
   end
-  return stored(keys[META], field, text, 0, most or MOST_STORED - 1)
+  return stored(keys[META], field, text, 0, MOST_STORED - 1)
+end
+
+-- The virtual time, of its text in meta.
+local function tag_of(keys, text)
+  local tag = tonumber(text)
+  if tag and tag >= 0 and tag < MOST_TAG then
+    return tag
+  end
+  disbelieve(keys[META], 'now', text, 'a virtual time')
+  return 0
 end
 
 -- The facts that the account functions need. found: the reply about meta; first: the place before `now`, `delivery`,
@@ -283,7 +293,7 @@ end
 local function facts_of(keys, found, first, at)
   local text = found[first + 1] or time_again(keys)
   return {
-    now = fact(keys, 'now', text, 0, MOST_TAG),
+    now = tag_of(keys, text),
     -- No number of a delivery is used again, even if meta was lost.
     delivery = fact(keys, 'delivery', found[first + 2], at * 100),
     rules = fact(keys, 'rules', found[first + 3], 0),
