@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """A reaper that dies between any two of its commands leaves nothing that the next does not find."""
+=======
+"""A reaper that dies between any two of its commands leaves nothing that others do not find."""
+>>>>>>> origin/fair-queue
 
 from __future__ import annotations
 

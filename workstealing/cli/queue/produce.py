@@ -78,8 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=share,
         action="append",
         metavar="NAME[=SHARE]",
-        help="a tenant of a ShuffleQueue or a FairQueue, and its share: --tenant loud=9 --tenant quiet=1 (default:"
-        " tenant)",
+        help="a tenant of a ShuffleQueue or a FairQueue, and its share: --tenant loud=9 --tenant"
+        " quiet=1 (default: tenant)",
     )
     when = parser.add_mutually_exclusive_group()
     when.add_argument(
