@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""A reaper that dies between any two of its commands leaves nothing that the next does not find."""
-=======
 """A reaper that dies between any two of its commands leaves nothing that others do not find."""
->>>>>>> origin/fair-queue
 
 from __future__ import annotations
 

@@ -290,11 +290,7 @@ class TestSweep:
 
 
 class TestAge:
-<<<<<<< HEAD
-    """A reaper judges by the server's clock and the records, beside those who rewrite them."""
-=======
     """A reaper judges by the server's clock and the records, while others rewrite them."""
->>>>>>> origin/fair-queue
 
     def test_accounts_that_drain_and_are_written_again_lose_nothing(self, queue: FairQueue) -> None:
         draw, seen, written = random.Random(38), set(), set()
