@@ -145,8 +145,9 @@ local function patterns_in(text)
 end
 
 -- The most particular pattern that an account matches, '' for none. Its own rule needs no search.
-local function rule_of(keys, account)
-  for _, pattern in ipairs(patterns_in(redis.call('HGET', keys[META], 'patterns') or '')) do
+local function rule_of(keys, facts, account)
+  facts.patterns = facts.patterns or patterns_in(redis.call('HGET', keys[META], 'patterns') or '')
+  for _, pattern in ipairs(facts.patterns) do
     if is_of_glob(account, pattern) then
       return pattern
     end
@@ -164,7 +165,7 @@ local function settings_of(keys, facts, account, a)
     return { weight = 1000, burst = 1, lower = 100 }
   end
   if a.version ~= facts.rules then
-    a.rule, a.version = rule_of(keys, account), facts.rules
+    a.rule, a.version = rule_of(keys, facts, account), facts.rules
   end
   -- What the account's own rule does not say, its pattern says, and then the default of all.
   local names = { account, a.rule, '*' }
