@@ -118,6 +118,11 @@ class _Fair(_Side):
     def settle(self, message: Any) -> None:
         self.queue.ack(message)
 
+    def exchange(self) -> None:
+        """Write one; acknowledge the one in hand, and take the next, in one round trip."""
+        self.write()
+        self.taken = self.queue.exchange(*self.taken, consumer=WORKER).messages
+
 
 class _Shuffle(_Side):
     def begin(self) -> None:
@@ -250,14 +255,19 @@ def _flat(client: Any, meter: _Meter) -> list[Figure]:
 
 def _beside_a_stream(client: Any, meter: _Meter) -> list[Figure]:
     """A message put, taken and acknowledged, beside a plain stream group."""
-    ours, theirs = _Fair(client, "fair-turn", 16), _Stream(client, "stream", 16)
-    return _compared(
-        "put_take_ack",
-        "a plain stream group",
-        lambda: meter.run(ours.turn),
-        lambda: meter.run(theirs.turn),
-        called=Target(most=1.5),
-    )
+    theirs = _Stream(client, "stream", 16)
+    figures = []
+    for name in ("put_take_ack", "put_exchange"):
+        ours = _Fair(client, f"fair-{name}", 16)
+        turn = ours.turn if name == "put_take_ack" else ours.exchange
+        figures += _compared(
+            name,
+            "a plain stream group",
+            lambda turn=turn: meter.run(turn),
+            lambda: meter.run(theirs.turn),
+            called=Target(most=1.5),
+        )
+    return figures
 
 
 def measure(server: RedisServer) -> list[Figure]:
