@@ -1,4 +1,4 @@
--- Writes a message into the shortest of a tenant's streams, and wakes sleeping readers.
+-- Writes a message into the shortest of an account's streams, and wakes sleeping readers.
 -- KEYS: meta, due index, layout mark, notifications, tracking, deadlines, the streams, the rings of
 -- the groups.
 -- ARGV: layout mark, queue, ttl in ms, `joined` as the caller knows it, the tenant's number of

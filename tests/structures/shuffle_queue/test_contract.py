@@ -77,6 +77,20 @@ def test_a_tenants_messages_go_to_the_shortest_of_its_streams(queue: ShuffleQueu
     assert used[:4] == list(streams)
 
 
+def test_an_account_decides_the_streams_and_the_consumer_sees_the_tenant(
+    queue: ShuffleQueue,
+) -> None:
+    streams = queue.streams_of("account")
+    tenants = [f"t{n}" for n in range(8)]
+    used = [split_id(queue.write(each, {"n": 1}, account="account"))[0] for each in tenants]
+    assert used == list(streams * 2)
+    found = drained(queue)
+    assert sorted(message.tenant or "" for message in found) == tenants
+    assert found[0].fields == {b"n": b"1"}
+    # Bytes and text are the same account.
+    assert split_id(queue.write("t", {"n": 1}, account=b"account"))[0] in streams
+
+
 def test_an_acknowledged_message_leaves_nothing(queue: ShuffleQueue) -> None:
     queue.write("a", {"n": 1}, tracking_id="t")
     message = got(queue.read("g", "c"))
@@ -340,6 +354,9 @@ def test_an_idle_queue_stands_in_the_due_index(any_server: AnyServer) -> None:
         (lambda q: q.write("a", {str(n): n for n in range(1001)}), "too wide"),
         (lambda q: q.write(None, {"a": 1}), "tenant"),
         (lambda q: q.write(["x"], {"a": 1}), "tenant"),
+        (lambda q: q.write("a", {"a": 1}, account=["x"]), "the account .'x'. is not usable"),
+        (lambda q: q.write("a", {"a": 1}, account="\ud800"), "the account"),
+        (lambda q: q.write(7, {"a": 1}, account="a"), "the tenant 7 is not usable"),
         (lambda q: q.write("a", {"a": 1}, deadline=dt.datetime(2030, 1, 1)), "no time zone"),  # noqa: DTZ001
         (lambda q: q.write("a", {"a": 1}, deadline="soon"), "is no time"),
         (lambda q: q.write("a", {"a": 1}, deadline=-1), "out of range"),

@@ -51,10 +51,12 @@ class QueueBase(PlacedQueue):
         checked_streams(streams, streams_per_tenant)
         self.streams, self.streams_per_tenant = streams, streams_per_tenant
         self._delays: dict[bytes, PickupDelays] = {}
-        self._tenants: dict[Any, tuple[bytes, ...]] = {}
+        self._accounts: dict[Any, tuple[bytes, ...]] = {}
 
     def streams_of(self, tenant: str | bytes) -> tuple[int, ...]:
         """Return the numbers of the streams that a tenant's messages go to; no round trip.
+
+        For messages with an account give the account, whose streams they are.
 
         The choice is stable: it is the same on every platform, in every process and release.
         """

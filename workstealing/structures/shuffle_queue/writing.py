@@ -1,7 +1,7 @@
 """Writing messages, and the producers' view of them: cancelling, counting and overdue ones.
 
-A message goes to the shortest of its tenant's streams, and this stream goes into every group's
-ring.
+A message goes to the shortest of its account's streams, and this stream goes into every group's
+ring. The account is the tenant, unless the producer says another one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from workstealing.structures.shuffle_queue.message import (
     unwritable,
 )
 from workstealing.structures.shuffle_queue.names import stored_place
+from workstealing.structures.shuffle_queue.streams import checked_tenant
 
 MOST_FIELDS = 1000
 MOST_OVERDUE = 1000
-TENANTS_KNOWN = 4096
+ACCOUNTS_KNOWN = 4096
 STREAMS_A_SCRIPT = 512
 # How often the groups may change while a message is being written, and how often a tracking id
 # may be given to another message while one is being cancelled.
@@ -50,16 +51,21 @@ class Writing(QueueBase):
         fields: Mapping[Any, Any],
         deadline: dt.datetime | float | None = None,
         tracking_id: str | bytes | None = None,
+        *,
+        account: str | bytes | None = None,
     ) -> Steps[str]:
-        """Write a message into the shortest of the tenant's streams.
+        """Write a message into the shortest of the streams of its account.
 
         Arguments:
+            tenant: a name that the consumer sees.
             fields: names and values, as redis-py takes them, up to 1,000, none of which begins with
                 ``ws:``.
             deadline: an aware datetime or Unix seconds, after which, by the server's clock, the
                 message is no longer delivered.
             tracking_id: by it `cancel` finds the message; if it is given again, it means the later
                 message.
+            account: the name that decides the streams, by default the tenant. A tenant that splits
+                itself into many gains nothing if its account stays.
 
         Returns: the message's id, "<stream>-<ms>-<sequence>". Raises: ConfigurationError;
         LayoutError; errors of redis-py, for instance of a full server: then nothing is written. One
@@ -81,12 +87,16 @@ class Writing(QueueBase):
         if tracking_id is not None:
             tracked = checked_text(tracking_id, "tracking id")
             flat += (TRACKING, tracked)
+        if account is None:
+            account = tenant
+        else:
+            checked_tenant(tenant)
         try:
-            known = self._tenants.get(tenant)
+            known = self._accounts.get(account)
         except TypeError:
-            # An unhashable tenant is no tenant; the check says so.
+            # What has no hash is no name; the check says so.
             known = None
-        streams = known or self._learn(tenant)
+        streams = known or self._learn(account, "tenant" if account is tenant else "account")
         return self._writing(streams, tracked, ends, flat, fields)
 
     def _writing(
@@ -132,11 +142,12 @@ class Writing(QueueBase):
             " stop the program that makes and deletes groups all the time; nothing was written"
         )
 
-    def _learn(self, tenant: str | bytes) -> tuple[bytes, ...]:
-        streams = tuple(self.keys.stream(number) for number in self.streams_of(tenant))
-        if len(self._tenants) >= TENANTS_KNOWN:
-            self._tenants = {}
-        self._tenants[tenant] = streams
+    def _learn(self, account: str | bytes, called: str) -> tuple[bytes, ...]:
+        checked_tenant(account, called)
+        streams = tuple(self.keys.stream(number) for number in self.streams_of(account))
+        if len(self._accounts) >= ACCOUNTS_KNOWN:
+            self._accounts = {}
+        self._accounts[account] = streams
         return streams
 
     @operation
