@@ -79,6 +79,12 @@ local function new_account(keys, facts, at)
   }
 end
 
+-- The record of an account that has messages; a new one if it was lost, nil if what is there cannot be believed.
+local function account_of_some(keys, facts, account, at)
+  local a = account_of(keys, account)
+  return a or not unbelieved and new_account(keys, facts, at) or nil
+end
+
 local function save_account(keys, account, a)
   local text
   if struct then
@@ -204,7 +210,7 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
       wakes = redis.call('ZCARD', keys[READY]) == 0
     end
     if a.place ~= IS_READY or a.tag ~= tag_before then
-      redis.call('ZADD', keys[READY], whole(a.tag), account)
+      redis.call('ZADD', keys[READY], a.tag, account)
     end
   elseif wanted == IS_LIMITED then
     if moment ~= NEVER then
@@ -215,7 +221,7 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
     end
     redis.call('ZADD', keys[LIMITED], moment, account)
   elseif wanted == IS_IDLE then
-    redis.call('ZADD', keys[IDLE], whole(a.tag), account)
+    redis.call('ZADD', keys[IDLE], a.tag, account)
   end
   a.place = wanted
   return wakes

@@ -14,7 +14,7 @@ local facts = facts_of(KEYS, found, 1, at)
 local id = redis.call('HGET', KEYS[TRACKING], ARGV[2])
 local text = id and redis.call('HGET', KEYS[MESSAGES], id)
 local m = text and parts_of_message(text)
-local a = m and account_of(KEYS, m.account)
+local a = m and account_of_some(KEYS, facts, m.account, at)
 if unbelieved then
   return unbelieved
 end

@@ -26,7 +26,7 @@ for i = 5, #ARGV, 2 do
   if d and d.is_flying then
     -- A full server allows a removal as a first write, and then the rest.
     redis.call('ZREM', KEYS[LEASES], ARGV[i])
-    redis.call('ZADD', KEYS[LEASES], whole(at + ARGV[4]), ARGV[i])
+    redis.call('ZADD', KEYS[LEASES], at + ARGV[4], ARGV[i])
     extended = extended + 1
   end
 end

@@ -45,9 +45,13 @@ local function find_again(id, d)
   end
   mended = mended + 1
   if not is_dry then
-    local a = account_of(KEYS, m.account) or not unbelieved and new_account(KEYS, facts, at)
+    local a = account_of_some(KEYS, facts, m.account, at)
     if a then
       local tag_before = a.tag
+      if d and d.place == '-' or not d and string.find(id, '-2-', 1, true) then
+        -- It was delayed, and that was lost.
+        a.delayed = math.max(0, a.delayed - 1)
+      end
       put_back(KEYS, a, id, d, m)
       wakes = settle_place(KEYS, facts, m.account, a, settings_of(KEYS, facts, m.account, a), at, tag_before) or wakes
       save_account(KEYS, m.account, a)
@@ -74,6 +78,9 @@ function mend.accounts(account, text)
   if a.flying > 0 and redis.call('ZCARD', KEYS[LEASES]) == 0 and redis.call('HLEN', KEYS[HELD]) == 0 then
     a.flying = 0
   end
+  if a.delayed > 0 and redis.call('ZCARD', KEYS[PARKED]) == 0 then
+    a.delayed = 0
+  end
   if is_lost then
     a.place = NOWHERE
   end
@@ -98,7 +105,7 @@ function mend.messages(id, text)
   if m.deadline > 0 and not redis.call('ZSCORE', KEYS[DEADLINES], id) then
     mended = mended + 1
     if not is_dry then
-      redis.call('ZADD', KEYS[DEADLINES], whole(m.deadline), id)
+      redis.call('ZADD', KEYS[DEADLINES], m.deadline, id)
     end
   end
   if redis.call('HEXISTS', KEYS[HELD], id) == 1 or redis.call('ZSCORE', KEYS[LEASES], id) or redis.call('ZSCORE', KEYS[PARKED], id) then
@@ -128,10 +135,15 @@ function mend.held(id, _)
     if not is_dry then
       redis.call('HDEL', KEYS[HELD], id)
       redis.call('ZREM', KEYS[LEASES], id)
-      local a = d and d.is_flying and account_of(KEYS, d.account)
+      local was_parked = redis.call('ZREM', KEYS[PARKED], id) == 1
+      local a = d and (d.is_flying or was_parked) and account_of(KEYS, d.account)
       if a then
         local tag_before = a.tag
-        a.flying = math.max(0, a.flying - 1)
+        if was_parked then
+          a.delayed = math.max(0, a.delayed - 1)
+        else
+          a.flying = math.max(0, a.flying - 1)
+        end
         wakes = settle_place(KEYS, facts, d.account, a, settings_of(KEYS, facts, d.account, a), at, tag_before) or wakes
         save_account(KEYS, d.account, a)
       end
@@ -146,7 +158,7 @@ function mend.held(id, _)
       -- It lapses now, unless its consumer comes first.
       mended = mended + 1
       if not is_dry then
-        redis.call('ZADD', KEYS[LEASES], whole(at), id)
+        redis.call('ZADD', KEYS[LEASES], at, id)
         look_at(KEYS, facts, at)
       end
     end
@@ -197,16 +209,18 @@ function mend.dedupe(field, text)
   end
 end
 
+if part == 'accounts' and not found[4] and redis.call('EXISTS', KEYS[RULES]) == 1 then
+  -- A queue that has lost its facts would not know that there are rules, and serve what is paused.
+  mended = mended + 1
+  if not is_dry then
+    facts.rules = note_rules(KEYS, at)
+  end
+end
 for i = 1, #page, 2 do
   mend[part](page[i], page[i + 1])
   if unbelieved then
     return unbelieved
   end
-end
-if part == 'accounts' and from == '0' and not found[4] and redis.call('EXISTS', KEYS[RULES]) == 1 and not is_dry then
-  -- A queue that has lost its facts would not know that there are rules.
-  note_rules(KEYS, at)
-  mended = mended + 1
 end
 if wakes and ARGV[4] == '1' then
   notify(KEYS[NOTIFICATIONS], 'm')

@@ -109,7 +109,7 @@ end
 -- again, or set aside. They are charged the estimate that was charged already: to charge the lease would keep a quiet
 -- tenant waiting for its dead consumers. Returns how many, and whether sleeping readers are to be woken.
 local function reclaim(keys, facts, most, most_attempts, at)
-  local lapsed = redis.call('ZRANGEBYSCORE', keys[LEASES], '-inf', whole(at), 'LIMIT', 0, most)
+  local lapsed = redis.call('ZRANGEBYSCORE', keys[LEASES], '-inf', at, 'LIMIT', 0, most)
   local wakes = false
   for _, id in ipairs(lapsed) do
     redis.call('ZREM', keys[LEASES], id)
@@ -117,7 +117,7 @@ local function reclaim(keys, facts, most, most_attempts, at)
     -- A queue that has lost its deliveries knows the account by the message.
     local m = not d and parts_of_message(redis.call('HGET', keys[MESSAGES], id) or '')
     local account = d and d.account or m and m.account
-    local a = account and account_of(keys, account)
+    local a = account and account_of_some(keys, facts, account, at)
     if a then
       local tag_before = a.tag
       a.flying = math.max(0, a.flying - 1)
@@ -146,6 +146,9 @@ local function take_out(keys, a, id, d)
     a.delayed = math.max(0, a.delayed - 1)
   else
     a.waiting = math.max(0, a.waiting - 1)
+    if d then
+      redis.call('HDEL', keys[BACK], d.place)
+    end
   end
   end_message(keys, id, not d or d.is_named)
 end

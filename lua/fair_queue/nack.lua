@@ -30,7 +30,7 @@ local given, wakes = settle(KEYS, facts, ARGV, 7, at, function(a, id, d)
   elseif delay > 0 then
     d.is_flying, d.place = false, '-'
     save_delivery(KEYS, id, d)
-    redis.call('ZADD', KEYS[PARKED], whole(at + delay), id)
+    redis.call('ZADD', KEYS[PARKED], at + delay, id)
     look_at(KEYS, facts, at + delay)
     a.delayed = a.delayed + 1
   else

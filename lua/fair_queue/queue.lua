@@ -14,6 +14,9 @@ local META, ACCOUNTS, RULES, READY, MESSAGES, LEASES, HELD, BACK = 1, 4, 5, 6, 7
 local PARKED, LIMITED, IDLE, DEAD, TRACKING, DEDUPE, DEADLINES = 11, 12, 13, 14, 15, 16, 17
 local NOTIFICATIONS, CONSUMERS, RECEIPT = 18, 19, 20
 
+-- A score is passed as the number that it is: the server reads each form in which it may be written. A field is
+-- written by whole(), because later servers write a number like 1800000000000 with an exponent.
+
 -- The value of `mark` in a fair queue's meta.
 local FAIR_VERSION = '1'
 

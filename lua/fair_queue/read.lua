@@ -38,7 +38,7 @@ if sent and sent >= tonumber(ARGV[2]) then
     local text = d and d.is_flying and redis.call('HGET', KEYS[MESSAGES], id)
     if text then
       -- Its lease begins again, because somebody hears of it only now.
-      redis.call('ZADD', KEYS[LEASES], whole(at + lease), id)
+      redis.call('ZADD', KEYS[LEASES], at + lease, id)
       again[#again + 1] = { id, d.number, d.attempts, text }
     end
   end

@@ -19,7 +19,7 @@ local facts = facts_of(KEYS, found, 1, at)
 if unbelieved then
   return unbelieved
 end
-local lapsing = redis.call('ZCOUNT', KEYS[LEASES], '-inf', whole(at))
+local lapsing = redis.call('ZCOUNT', KEYS[LEASES], '-inf', at)
 local first = redis.call('ZRANGE', KEYS[LEASES], 0, 0, 'WITHSCORES')[2]
 local oldest = lapsing > 0 and math.max(0, at - tonumber(first)) or 0
 local lapsed, wakes = math.min(most, lapsing), false
@@ -28,7 +28,7 @@ if not is_dry then
 end
 local left, overdue = most - lapsed, 0
 -- A consumer may have those at the head in hand; they stay.
-local past = left > 0 and redis.call('ZRANGEBYSCORE', KEYS[DEADLINES], '-inf', whole(at), 'LIMIT', 0, 4 * left) or {}
+local past = left > 0 and redis.call('ZRANGEBYSCORE', KEYS[DEADLINES], '-inf', at, 'LIMIT', 0, 4 * left) or {}
 for i = 1, #past do
   local id = past[i]
   local d = delivery_of(KEYS, id)
@@ -36,10 +36,8 @@ for i = 1, #past do
     overdue = overdue + 1
     local text = redis.call('HGET', KEYS[MESSAGES], id)
     local m = text and parts_of_message(text)
-    local a = m and account_of(KEYS, m.account)
-    if is_dry then
-      a = nil
-    elseif not a then
+    local a = m and not is_dry and account_of_some(KEYS, facts, m.account, at)
+    if not m and not is_dry then
       redis.call('ZREM', KEYS[DEADLINES], id)
     end
     if a then

@@ -25,12 +25,11 @@ local revived, wakes = 0, false
 for i = 5, #ARGV do
   local text = string.match(redis.call('HGET', KEYS[DEAD], ARGV[i]) or '', '^%d+ %d+ %d+ (.*)$')
   local m = text and parts_of_message(text)
-  local a = m and account_of(KEYS, m.account)
+  local a = m and account_of_some(KEYS, facts, m.account, at)
   if unbelieved then
     break
   end
   if m then
-    a = a or new_account(KEYS, facts, at)
     local tag_before = a.tag
     local id
     if m.priority == 1 then
@@ -46,7 +45,7 @@ for i = 5, #ARGV do
       redis.call('HSET', KEYS[TRACKING], m.tracked, id)
     end
     if m.deadline > 0 then
-      redis.call('ZADD', KEYS[DEADLINES], whole(m.deadline), id)
+      redis.call('ZADD', KEYS[DEADLINES], m.deadline, id)
     end
     wakes = settle_place(KEYS, facts, m.account, a, settings_of(KEYS, facts, m.account, a), at, tag_before) or wakes
     save_account(KEYS, m.account, a)

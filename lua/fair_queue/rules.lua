@@ -3,7 +3,7 @@
 --@include account
 
 -- Notes in meta that the rules have changed, so that each account looks for its rule anew, and which patterns there are.
--- The pattern with the most plain letters is the most particular.
+-- The pattern with the most plain letters is the most particular. Returns the rules' version.
 local function note_rules(keys, at)
   local patterns = {}
   for _, each in ipairs(redis.call('HKEYS', keys[RULES])) do
@@ -24,5 +24,7 @@ local function note_rules(keys, at)
     patterns[i] = #patterns[i] .. ':' .. patterns[i]
   end
   local version = stored(keys[META], 'rules', redis.call('HGET', keys[META], 'rules'), 0, MOST_STORED - 1, 0)
-  redis.call('HSET', keys[META], 'rules', whole(math.max(at, version + 1)), 'patterns', table.concat(patterns))
+  version = math.max(at, version + 1)
+  redis.call('HSET', keys[META], 'rules', whole(version), 'patterns', table.concat(patterns))
+  return version
 end

@@ -9,12 +9,12 @@ local LOOKS, LET_IN = 16, 8
 -- woken.
 local function let_in(keys, facts, at)
   local wakes = false
-  local parked = redis.call('ZRANGEBYSCORE', keys[PARKED], '-inf', whole(at), 'LIMIT', 0, LET_IN)
+  local parked = redis.call('ZRANGEBYSCORE', keys[PARKED], '-inf', at, 'LIMIT', 0, LET_IN)
   for _, id in ipairs(parked) do
     redis.call('ZREM', keys[PARKED], id)
     local m = parts_of_message(redis.call('HGET', keys[MESSAGES], id) or '')
     if m then
-      local a = account_of(keys, m.account) or not unbelieved and new_account(keys, facts, at)
+      local a = account_of_some(keys, facts, m.account, at)
       if a then
         local tag_before = a.tag
         a.delayed = math.max(0, a.delayed - 1)
@@ -25,7 +25,7 @@ local function let_in(keys, facts, at)
       end
     end
   end
-  local limited = redis.call('ZRANGEBYSCORE', keys[LIMITED], '-inf', whole(at), 'LIMIT', 0, LET_IN)
+  local limited = redis.call('ZRANGEBYSCORE', keys[LIMITED], '-inf', at, 'LIMIT', 0, LET_IN)
   for _, account in ipairs(limited) do
     local a = account_of(keys, account)
     if a then
@@ -125,9 +125,11 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
         a.place = IS_READY
         facts.now = math.max(facts.now, a.tag)
         repeat
-          -- A rule that has changed since may say that it has no turn.
-          settle_place(keys, facts, account, a, s, at, tag_before)
-          tag_before = a.tag
+          if facts.rules > 0 then
+            -- A rule that has changed since may say that it has no turn.
+            settle_place(keys, facts, account, a, s, at, tag_before)
+            tag_before = a.tag
+          end
           local is_back = a.first < a.last
           local id = a.place == IS_READY and next_id(keys, a, s)
           local text = id and redis.call('HGET', keys[MESSAGES], id)
@@ -152,7 +154,7 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
                 number = whole(facts.delivery), attempts = (before and before.attempts or 0) + 1, start = at,
                 charge = charge, is_named = is_named, is_flying = true, place = '-', consumer = consumer, account = account,
               }
-              redis.call('ZADD', keys[LEASES], whole(at + lease), id)
+              redis.call('ZADD', keys[LEASES], at + lease, id)
               save_delivery(keys, id, d)
               a.flying = a.flying + 1
               a.tag = a.tag + math.max(1, math.floor(charge * 1000 / s.weight))

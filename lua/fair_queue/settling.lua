@@ -27,7 +27,7 @@ local function settle(keys, facts, args, first, at, goes)
   for i = first, #args, 3 do
     local id = args[i]
     local d = meant_by(keys, id, args[i + 1])
-    local a = d and (d.is_flying or goes == nil) and account_of(keys, d.account)
+    local a = d and (d.is_flying or goes == nil) and account_of_some(keys, facts, d.account, at)
     if unbelieved then
       return settled, wakes
     end

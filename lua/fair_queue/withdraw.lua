@@ -24,7 +24,7 @@ redis.call('DEL', KEYS[RECEIPT])
 local given, wakes = 0, false
 for id, delivery in string.gmatch(number == mine and noted or '', '(%w+%-%d%-%d+):(%d+)') do
   local d = meant_by(KEYS, id, delivery)
-  local a = d and d.is_flying and account_of(KEYS, d.account)
+  local a = d and d.is_flying and account_of_some(KEYS, facts, d.account, at)
   if a then
     local tag_before, s = a.tag, settings_of(KEYS, facts, d.account, a)
     redis.call('ZREM', KEYS[LEASES], id)

@@ -87,7 +87,7 @@ for i = 6, #ARGV, 8 do
     -- A full server refuses the first write of a script or none of them.
     redis.call('HSET', KEYS[MESSAGES], id, whole(at) .. ' ' .. (deadline == '' and '0' or deadline) .. ' ' .. ARGV[i + 1])
     if delay > 0 then
-      redis.call('ZADD', KEYS[PARKED], whole(at + delay), id)
+      redis.call('ZADD', KEYS[PARKED], at + delay, id)
       look_at(KEYS, facts, at + delay)
       a.delayed = a.delayed + 1
       wakes = true

@@ -1,4 +1,4 @@
-"""What tests of fair queues share: a queue, its messages, times that are said, what its keys hold."""
+"""What tests of fair queues share: a queue, times that are said, what its keys hold."""
 
 from __future__ import annotations
 

@@ -70,11 +70,11 @@ class AccountState:
 
     Fields: account; waiting, in_flight, delayed: its messages; oldest_waiting_seconds: for how long
     the next one has been in the queue, None without one; weight, max_in_flight, rate, burst,
-    max_length: the rule that holds, rule its name (empty for none); paused, and paused_by, the
-    rule that says so, None if it is not; estimate_seconds: the time that its next message is taken
-    for; behind_seconds: how far its tag is ahead of the queue's virtual time; place: "ready", "limited", "idle" or "busy"; turns_before: how many
-    accounts have their turn before, None unless it is ready; served_in_seconds: until its rate
-    lets it, 0 if it does already, None if it is paused.
+    max_length: the rule that holds, rule its name (empty for none); paused, and paused_by, the rule
+    that says so, None if it is not; estimate_seconds: the time that its next message is taken for;
+    behind_seconds: how far its tag is ahead of the queue's virtual time; place: "ready", "limited",
+    "idle" or "busy"; turns_before: how many accounts have their turn before, None unless it is
+    ready; served_in_seconds: until its rate lets it, 0 if it does already, None if it is paused.
     """
 
     account: str
