@@ -186,6 +186,52 @@ def test_what_is_given_back_keeps_to_the_turns_of_all(queue: ShuffleQueue) -> No
     assert [message.id for message in order[:4]] == [message.id for message in first]
 
 
+def test_what_was_delivered_too_often_is_set_aside_by_the_nack_that_sees_it(
+    any_server: AnyServer,
+) -> None:
+    queue = queue_on(any_server, max_attempts=2)
+    written = queue.write("poison", {"n": 1}, 4e9, "x")
+    good = queue.write("good", {"n": 2})
+    held = [each for each in queue.read_many("other", "c", 2) if each.id == written]
+    for attempt in (1, 2):
+        messages = queue.read_many("g", "c", 2) if attempt == 1 else [got(queue.read("g", "c"))]
+        poison = next(each for each in messages if each.tenant == "poison")
+        assert poison.attempts == attempt
+        queue.ack(*(each for each in messages if each.id == good))
+        # A delay is for a message that comes back.
+        assert queue.nack(poison, delay=0 if attempt == 1 else 100) == 1
+        assert queue.nack(poison) == 0
+    (dead,) = queue.dead("g")
+    assert (dead.id, dead.tenant, dead.attempts, dead.tracking_id) == (written, "poison", 2, "x")
+    assert (dead.fields, dead.deadline, dead.group) == ({b"n": b"1"}, 4e9, "g")
+    assert dead.written <= dead.delivered <= dead.set_aside
+    assert queue.read("g", "c") is None
+    assert (queue.stats("g")["dead"], queue.stats("g")["delayed"]) == (1, 0)
+    # The other group has it in hand still, and ends it.
+    assert (queue.length(), queue.dead("other")) == (2, [])
+    assert (queue.ack(*held), queue.cancel("x")) == (1, False)
+    assert queue.revive("g", written) == 1
+    assert got(queue.read("g", "c")).attempts == 1
+
+
+def test_a_message_of_the_legacy_stream_is_set_aside_too(any_server: AnyServer) -> None:
+    queue = queue_on(any_server, max_attempts=1)
+    queue.client.xadd("orders", {"old": "1"})
+    message = got(queue.read("g", "c"))
+    assert queue.nack(message) == 1
+    assert [(each.id, each.fields) for each in queue.dead("g")] == [(message.id, {b"old": b"1"})]
+    assert (queue.length(), queue.read("g", "c")) == (0, None)
+
+
+def test_poison_that_was_cancelled_is_not_set_aside(any_server: AnyServer) -> None:
+    queue = queue_on(any_server, max_attempts=1)
+    queue.write("a", {"n": 1}, tracking_id="x")
+    message = got(queue.read("g", "c"))
+    assert queue.cancel("x")
+    queue.nack(message)
+    assert (queue.dead("g"), queue.read("g", "c"), queue.length()) == ([], None, 0)
+
+
 def test_an_acknowledged_message_does_not_come_back(queue: ShuffleQueue) -> None:
     queue.write("a", {"n": 1})
     message = got(queue.read("g", "c"))
@@ -378,6 +424,7 @@ def test_an_idle_queue_stands_in_the_due_index(any_server: AnyServer) -> None:
         (lambda q: ShuffleQueue(q.client, "q", streams=0), "streams"),
         (lambda q: ShuffleQueue(q.client, "q", streams=2, streams_per_tenant=3), "per_tenant"),
         (lambda q: ShuffleQueue(q.client, "q", ttl=0), "ttl"),
+        (lambda q: ShuffleQueue(q.client, "q", max_attempts=0), "max_attempts is 0"),
         (lambda q: ShuffleQueue(q.client, "q", namespace="a b"), "namespace"),
     ],
 )

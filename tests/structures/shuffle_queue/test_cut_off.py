@@ -14,8 +14,8 @@ from redis.retry import Retry
 
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.reapers import reaper_after
 from support.servers import RedisServer
-from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import AsyncShuffleQueue, RedisStore, ShuffleQueue, TimeShardQueue
 from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
@@ -28,9 +28,9 @@ def queue(redis7: RedisServer) -> Any:
     return ShuffleQueue(redis7.client(), "q", streams=1, streams_per_tenant=1)
 
 
-def reap(queue: Any, **options: Any) -> None:
+def reap(queue: Any, max_attempts: int = 5) -> None:
     """Do as much as a reaper does in many slices."""
-    reaper = ShuffleQueueReaper(queue, **{"lease": 0.001, **options})
+    reaper = reaper_after(max_attempts, queue, lease=0.001)
     for _ in range(20):
         reaper.perform(Slice(25, 10.0))
 
@@ -48,6 +48,30 @@ def test_a_lost_reply_of_a_write_leaves_one_message_whatever_the_clients_retries
             writer.write("t", {"n": 1})
     found = [each.fields[b"n"] for each in queue.read_many("g", "c", 10)]
     assert sorted(found) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_lost_reply_of_a_nack_leaves_poison_in_the_dead_set_once(
+    redis7: RedisServer, retries: int
+) -> None:
+    queue = ShuffleQueue(redis7.client(), "q", max_attempts=1)
+    written = queue.write("t", {"n": 1}, tracking_id="x")
+    message = queue.read("g", "c")
+    assert message is not None
+    with FaultyServer(redis7.port) as between:
+        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
+        consumer = ShuffleQueue(client, "q", max_attempts=1)
+        assert consumer.nack() == 0
+        consumer.extend(message)
+        between.fail(len(between.names()) + 1, "cut")
+        if retries:
+            # Sent again it finds the message no longer there.
+            assert consumer.nack(message) == 0
+        else:
+            with pytest.raises(redis.ConnectionError):
+                consumer.nack(message)
+    assert [each.id for each in queue.dead("g")] == [written]
+    assert (queue.length(), queue.cancel("x"), queue.read("g", "c")) == (0, False, None)
 
 
 class HostTimeout(Exception):

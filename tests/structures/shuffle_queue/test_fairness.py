@@ -203,10 +203,13 @@ def test_any_placement_is_fair(
     rng = random.Random(seed)
     client = redis7.client()
     name = f"placed-{uuid4()}"
-    singles = SingleStreams(client, name, 16)
+    singles = SingleStreams(client, name, 16, max_attempts=10**6)
     queue, model = singles.queue, Model()
     # As of other processes, which go by the same plans.
-    readers: list[Any] = [queue, *(ShuffleQueue(client, name, 16) for _ in range(2))]
+    readers: list[Any] = [
+        queue,
+        *(ShuffleQueue(client, name, 16, max_attempts=10**6) for _ in range(2)),
+    ]
     held: dict[str, list[Any]] = defaultdict(list)
     acknowledged: dict[str, set[str]] = defaultdict(set)
 

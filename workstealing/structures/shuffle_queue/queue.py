@@ -277,6 +277,8 @@ class ShuffleQueue(_Operations, BlockingAsks, BlockingWaiting):
         ttl: for how long an unused queue is kept before `QueueExpiry` deletes it, in seconds or a
             timedelta.
         notify: whether writes wake waiting readers; without it they look ten times a second.
+        max_attempts: after so many deliveries without an `ack` a message is set aside. The same in
+            all processes.
         namespace: its due index names the queue.
         allow_eviction: names of ``allkeys-*`` policies that are accepted although they may evict
             messages.

@@ -1,6 +1,7 @@
 """The end of a delivery: messages are acknowledged, given back, extended or revived.
 
-A message that was delivered too often is set aside for its group by `ShuffleQueueReaper`.
+A message that was delivered too often is set aside for its group by the script that sees it: a
+`nack`, or the reaper's where its consumer has died. `max_attempts` belongs to the queue.
 """
 
 from __future__ import annotations
@@ -84,15 +85,14 @@ class Settling(QueueBase):
     def nack(self, *messages: Message, delay: Duration = 0.0) -> Steps[int]:
         """Give messages back, to be delivered again at their streams' turns, to any consumer.
 
-        A message that fails for ever is given back for ever, until `ShuffleQueueReaper` sets it
-        aside by its own max_attempts.
+        A message that was delivered `max_attempts` times is set aside at once: see `dead`.
 
         Arguments:
             delay: before they may be delivered, in seconds or a timedelta.
 
-        Returns: how many were given back; a message that has been delivered again since is not
-        counted. Raises: ConfigurationError; LayoutError. One round trip for each group and 100
-        messages, in pieces as of `ack`.
+        Returns: how many were given back or set aside; a message that has been delivered again
+        since is not counted. Raises: ConfigurationError; LayoutError. One round trip for each group
+        and 100 messages, in pieces as of `ack`.
         """
         delay_ms = int(seconds_of(delay, "delay") * 1000)
         return self._nacking(_in_parts(messages), delay_ms)
@@ -108,9 +108,11 @@ class Settling(QueueBase):
             streams, described = self._described(some)
             fixed = (
                 *(keys.meta, due, mark, keys.notifications, names.ring),
-                *(names.returned, names.delayed, keys.legacy),
+                *(names.returned, names.delayed, names.dead, keys.tracking, keys.deadlines),
+                keys.legacy,
             )
-            args = (text, keys.name, self.ttl_ms, names.group, delay_ms, *described)
+            settings = (self.ttl_ms, names.group, delay_ms, self.max_attempts)
+            args = (text, keys.name, *settings, *described)
             given += yield Operation(self._script("nack"), (*fixed, *streams), args)
         return given
 
