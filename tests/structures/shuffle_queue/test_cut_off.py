@@ -17,7 +17,13 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.reapers import reaper_after
 from support.servers import RedisServer
 from workstealing.recruiting import Slice
-from workstealing.structures import AsyncShuffleQueue, RedisStore, ShuffleQueue, TimeShardQueue
+from workstealing.structures import (
+    AsyncShuffleQueue,
+    NewMessage,
+    RedisStore,
+    ShuffleQueue,
+    TimeShardQueue,
+)
 from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
 
 pytestmark = pytest.mark.real
@@ -72,6 +78,50 @@ def test_a_lost_reply_of_a_nack_leaves_poison_in_the_dead_set_once(
                 consumer.nack(message)
     assert [each.id for each in queue.dead("g")] == [written]
     assert (queue.length(), queue.cancel("x"), queue.read("g", "c")) == (0, False, None)
+
+
+@pytest.mark.parametrize("place", [1, 2])
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_lost_reply_of_an_exchange_leaves_no_message_with_nobody(
+    redis7: RedisServer, queue: Any, retries: int, place: int
+) -> None:
+    """What was done may be done or not; what was granted is there, or given back."""
+    queue.read("g", "c")
+    ids = queue.write_many([NewMessage("t", {"n": n}) for n in range(4)])
+    with FaultyServer(redis7.port) as between:
+        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
+        consumer = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
+        (first,) = consumer.read_many("g", "d", 1)
+        between.fail(len(between.names()) + place, "cut")
+        if retries:
+            got = consumer.exchange(first, group="g", consumer="d").messages
+            assert [each.attempts for each in got] == [1]
+        else:
+            with pytest.raises(redis.ConnectionError):
+                consumer.exchange(first, group="g", consumer="d")
+            got = []
+    # Whatever nobody has in hand is served at once, for the first time.
+    rest = queue.read_many("g", "c", 10)
+    assert {each.attempts for each in rest} == {1}
+    assert sorted([first.id, *(each.id for each in (*got, *rest))]) == sorted(ids)
+    queue.ack(first, *got, *rest)
+    assert queue.length() == 0
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_lost_reply_of_many_leaves_each_of_them_once(
+    redis7: RedisServer, queue: Any, retries: int
+) -> None:
+    with FaultyServer(redis7.port) as between:
+        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
+        writer = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
+        writer.write("t", {"n": 0})
+        between.fail(len(between.names()) + 2, "cut")
+        with pytest.raises(redis.ConnectionError):
+            writer.write_many([NewMessage("t", {"n": n}) for n in range(1, 300)])
+    found = [int(each.fields[b"n"]) for each in queue.read_many("g", "c", 1000)]
+    # Of three scripts the first is done, and the second one too, whose reply was lost.
+    assert found == list(range(201))
 
 
 class HostTimeout(Exception):

@@ -24,7 +24,7 @@ def test_the_blocks(redis7: RedisServer) -> None:
             assert len(names["done"]) <= 5
         if "work" in names and not names["stop"].is_set():
             stop_when_empty(names)
-    assert number == 5
+    assert number == 6
     queue: ShuffleQueue = names["queue"]
     assert queue.length() == 0
     assert set(names["recruiter"].stats()["jobs"]) == {

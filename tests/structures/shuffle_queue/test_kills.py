@@ -24,7 +24,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, wait_until
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
-from workstealing.structures.shuffle_queue import ShuffleQueue
+from workstealing.structures.shuffle_queue import NewMessage, ShuffleQueue
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,11 @@ def consume(client: Any, seed: int) -> None:
             if chance.random() < 0.1:
                 queue.extend(message)
             client.sadd(f"done:{group}", message.id)
-            queue.ack(message)
+            if chance.random() < 0.3:
+                others = queue.exchange(message, group=group, consumer=consumer).messages
+                queue.nack(*others)
+            else:
+                queue.ack(message)
 
 
 class World:
@@ -169,6 +173,31 @@ def test_poison_is_set_aside_once_wherever_a_nack_is_killed(redis7: RedisServer)
     names = queue.keys.group("g")
     beside = (queue.keys.tracking, queue.keys.deadlines, names.returned, names.delayed)
     assert client.exists(*beside) == 0
+
+
+@pytest.mark.smoke
+def test_a_killed_producer_has_written_whole_scripts(redis7: RedisServer) -> None:
+    queue = queue_on(redis.Redis(port=redis7.port))
+
+    def produce(port: int, name: str) -> None:
+        new = [NewMessage(f"t{n % 5}", {"of": name, "n": n}) for n in range(250)]
+        queue_on(redis.Redis(port=port, protocol=2)).write_many(new)
+
+    kills, names = 0, [f"p{number}" for number in range(12)]
+    with FaultyServer(redis7.port) as door:
+        for number, name in enumerate(names):
+            switch = KillSwitch(3 + number % 6, after=number % 2 == 0)
+            kills += died_of_the_switch(switch, [door], partial(produce, door.port, name))
+    assert kills > 6
+    found: dict[str, list[int]] = {name: [] for name in names}
+    while some := queue.read_many("g", "c", 1000):
+        for each in some:
+            found[each.fields[b"of"].decode()].append(int(each.fields[b"n"]))
+        queue.ack(*some)
+    for numbers in found.values():
+        assert sorted(numbers) == list(range(len(numbers)))
+        assert len(numbers) in {0, 100, 200, 250}
+    assert {len(numbers) for numbers in found.values()} & {100, 200}
 
 
 class Cut(BaseException):

@@ -67,19 +67,26 @@ class Settling(QueueBase):
         kill prevents some pieces, their messages stay pending, and the reaper returns them. Three
         Redis commands a message with one group, more with several.
         """
-        return self._acking(_in_parts(messages))
+        return self._acking(self._acks(messages))
 
-    def _acking(self, parts: list[_Part]) -> Steps[int]:
-        keys = self.keys
+    def _acking(self, acks: list[Operation]) -> Steps[int]:
         acked = 0
-        for group, some in parts:
+        for each in acks:
+            acked += yield each
+        return acked
+
+    def _acks(self, messages: tuple[Message, ...]) -> list[Operation]:
+        """Return the scripts by which messages are done. Raises: ConfigurationError."""
+        keys = self.keys
+        acks = []
+        for group, some in _in_parts(messages):
             names = keys.group(group)
             streams, described = self._described(some, tracked=True)
             beside = (names.returned, names.delayed, keys.deadlines, keys.legacy)
             fixed = (keys.meta, keys.tracking, *beside)
             args = (names.group, *described)
-            acked += yield Operation(self._script("ack"), (*fixed, *streams), args)
-        return acked
+            acks.append(Operation(self._script("ack"), (*fixed, *streams), args))
+        return acks
 
     @operation
     def nack(self, *messages: Message, delay: Duration = 0.0) -> Steps[int]:
