@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -54,13 +54,19 @@ class Exchanged(Generic[MessageT]):
     messages: list[MessageT]
 
 
-def checked_new(message: object) -> NewMessage:
-    """Return a message to be written. Raises: ConfigurationError for anything else."""
-    if not isinstance(message, NewMessage):
+def checked_new(messages: object) -> list[NewMessage]:
+    """Return messages to be written. Raises: ConfigurationError for anything else."""
+    if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
         raise ConfigurationError(
-            f"{message!r} is no message to be written: give a NewMessage(tenant, fields)"
+            f"{messages!r} are no messages to be written: give a list of NewMessage(tenant, fields)"
         )
-    return message
+    found = list(messages)
+    for each in found:
+        if not isinstance(each, NewMessage):
+            raise ConfigurationError(
+                f"{each!r} is no message to be written: give a NewMessage(tenant, fields)"
+            )
+    return found
 
 
 def written_text(before: int) -> str:

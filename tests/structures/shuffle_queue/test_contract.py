@@ -483,6 +483,7 @@ def test_an_idle_queue_stands_in_the_due_index(any_server: AnyServer) -> None:
         (lambda q: q.write("a", {"a": 1}, account="\ud800"), "the account"),
         (lambda q: q.write(7, {"a": 1}, account="a"), "the tenant 7 is not usable"),
         (lambda q: q.write_many(["a"]), "'a' is no message to be written"),
+        (lambda q: q.write_many("a"), "'a' are no messages to be written"),
         (
             lambda q: q.write_many([NewMessage("a", {}), NewMessage("a", {}, ttl=5, priority=1)]),
             "a ShuffleQueue has no priority and no ttl: leave",

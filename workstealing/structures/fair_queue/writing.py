@@ -103,7 +103,7 @@ class FairWriting(FairQueueBase):
         call after the first script, some of the messages are written. One round trip for each 100;
         about five Redis commands a message.
         """
-        return self._writing_many([self._described(checked_new(each)) for each in messages])
+        return self._writing_many([self._described(each) for each in checked_new(messages)])
 
     def _writing_many(self, described: list[tuple[Any, ...]]) -> Steps[list[str]]:
         ids: list[str] = []

@@ -106,7 +106,7 @@ class Writing(QueueBase):
         round trip for each 100; about eight Redis commands a message, and up to 3 more for each
         group and stream.
         """
-        return self._writing_many([self._described_new(checked_new(each)) for each in messages])
+        return self._writing_many([self._described_new(each) for each in checked_new(messages)])
 
     def _described_new(self, new: NewMessage) -> _Described:
         """Check a message to be written, and say what is sent. Raises: ConfigurationError."""
