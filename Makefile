@@ -3,7 +3,7 @@
 # PIPELINE_ARGS, RELEASE_ARGS, PYTHON.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo survey-demo story pipeline cassandra test test-all test-part test-cassandra test-matrix test-durations lint format types bench prove release wheel docs clean
+.PHONY: help setup demo survey-demo story pipeline cassandra test test-all test-part test-cassandra test-matrix test-durations lint format types bench prove release wheel docs screenshots clean
 
 # One worker more than cores: the tests wait for servers for a third of their time.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$((n + 1)))
@@ -77,6 +77,10 @@ release: setup  ## prepare a release in dist/, try it, publish nothing: make rel
 
 docs: setup  ## build the site into .cache/site: search works without a server
 	@bash scripts/docs.sh
+
+screenshots: setup  ## make the pictures of docs/ anew, by a browser
+	@WORKSTEALING_SCREENSHOTS=1 exec $(PY) -m pytest -q -n 0 -m "" -k "picture" \
+		tests/browser/test_dashboard.py tests/browser/test_survey.py tests/browser/test_spark_page.py
 
 wheel: setup  ## build the wheel into dist/
 	@bash scripts/build_wheel.sh dist

@@ -12,8 +12,11 @@ from typing import Any
 from figures import Figure, Target
 from servers import RedisServer
 
+from workstealing.jobs import FairQueueReaper
+from workstealing.recruiting.slice import Slice
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -22,6 +25,7 @@ from workstealing.structures import (
     TimeShardQueue,
     TrackedSet,
 )
+from workstealing.structures.fair_queue import NewMessage
 
 MOST_MS = 10.0
 ROUNDS = 9
@@ -40,7 +44,10 @@ def measure(server: RedisServer) -> list[Figure]:
     longest: dict[str, list[int]] = {}
     scripts: dict[str, int] = {}
     for _ in range(ROUNDS):
-        for structure in (_ick, _sharded_ick, _shuffle_queue, _time_shard_queue, _log_group, _rest):
+        for structure in (
+            *(_ick, _sharded_ick, _shuffle_queue, _fair_queue),
+            *(_time_shard_queue, _log_group, _rest),
+        ):
             for name, call in structure(client):
                 client.config_set("slowlog-log-slower-than", 0)
                 client.slowlog_reset()
@@ -110,6 +117,38 @@ def _shuffle_queue(client: Any) -> Iterator[Call]:
     again: list[Any] = []
     yield "queue_read_again_1000", lambda: again.extend(queue.read_many("g", "c", MANY))
     yield "queue_ack_1000", lambda: queue.ack(*again)
+
+
+def _fair_queue(client: Any) -> Iterator[Call]:
+    queue = FairQueue(client, "fair")
+    later = FairQueue(client, "fair", clock_shift_ms=3_600_000)
+    fields = {"field": "x" * 100}
+    # 62 patterns, which each account is held against once after a rule has changed.
+    for number in range(62):
+        queue.set_rule(f"{number}?*x{number}", weight=2)
+    new = [
+        NewMessage(f"tenant {n % 50}", fields, tracking_id=f"{n}", dedupe=(f"{n}", 3600), ttl=7200)
+        for n in range(MANY)
+    ]
+    yield "fair_queue_write_many_1000", lambda: queue.write_many(new)
+    held: list[Any] = []
+    yield "fair_queue_read_many_1000", lambda: held.extend(queue.read_many("c", MANY))
+    yield "fair_queue_extend_1000", lambda: queue.extend(*held)
+    yield "fair_queue_nack_1000", lambda: queue.nack(*held)
+    again: list[Any] = []
+    yield "fair_queue_read_again_1000", lambda: again.extend(queue.read_many("c", MANY))
+    yield "fair_queue_rule_over_50_accounts", lambda: queue.set_rule("tenant *", max_in_flight=500)
+    job = FairQueueReaper(later, limit=100)
+    yield "fair_queue_reap_100", lambda: job.perform(Slice(100, 60.0))
+    yield "fair_queue_ack_1000", lambda: queue.ack(*again)
+    for number in range(0, MANY, 100):
+        accounts = [NewMessage(f"{number + each}", fields) for each in range(100)]
+        queue.write_many(accounts)
+    yield "fair_queue_rule_over_1000_accounts", lambda: queue.set_rule("*", weight=1)
+    yield "fair_queue_stats_of_1000_accounts", queue.stats
+    queue.write_many([NewMessage("large", fields)] * MANY)
+    yield "fair_queue_peek_1000", lambda: queue.peek("large", MANY)
+    yield "fair_queue_purge_1000", lambda: queue.purge("large")
 
 
 def _time_shard_queue(client: Any) -> Iterator[Call]:

@@ -27,6 +27,9 @@ class Relay:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # A close alone would not wake the thread that waits for a client.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _listen(self) -> None:

@@ -19,6 +19,8 @@ if "--without-hiredis" in sys.argv:
 import cached
 import collecting
 import enlist
+import entry_bytes
+import fair_queue
 import hash_size
 import ick
 import leftovers
@@ -64,6 +66,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "ick": _on_a_server(ick.measure),
     "time-shard-sweeper": _on_a_server(time_shard_sweeper.measure),
     "shuffle-queue": _on_a_server(shuffle_queue.measure),
+    "fair-queue": _on_a_server(fair_queue.measure),
     "longest-scripts": _on_a_server(longest_scripts.measure),
     "shuffle-queue-pickup": _on_a_server(shuffle_queue_pickup.measure),
     "spark-epilogue": _on_a_server(spark_epilogue.measure),
@@ -78,6 +81,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "sql-expiry": sql_expiry.measure,
     "leftovers-tags": _on_a_server(leftovers_tags.measure),
     "cassandra": time_shard_cassandra.measure,
+    "entry-bytes": _on_a_server(entry_bytes.measure),
     "hash-size": _on_a_server(hash_size.measure),
     "log": _on_a_server(log.measure),
     "log-size": _on_a_server(log_size.measure),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workstealing.clock import Duration
-from workstealing.errors import Aborted
+from workstealing.errors import Aborted, OutOfTime
 from workstealing.jobs.shared.settling import require_layout
 from workstealing.recruiting.job import Backlog, Job
 from workstealing.recruiting.slice import Slice
@@ -64,8 +64,8 @@ class TrackQueued(Job):
         """Look at the next ``slice.limit`` rows.
 
         Returns: how many ids were added; on a dry run, how many would be. Raises: Aborted if
-        another recruit has moved the cursor, or if the application tracked or untracked meanwhile
-        and nothing was added; Skipped if the database cannot be asked now; OutOfTime; LayoutError;
+        nothing was added because another recruit has moved the cursor, or the application tracked
+        or untracked meanwhile; Skipped if the database cannot be asked now; OutOfTime; LayoutError;
         connection faults.
         """
         names, source = self.tracked.names, self.tracked.require_source()
@@ -87,10 +87,15 @@ class TrackQueued(Job):
             if self.dry_run:
                 # The cursor stays: only a slice that adds moves it.
                 return added
-            if len(rows) == slice.limit:
-                current.commit(("SET", names.cursor, rows[-1][1].encode()))
-            elif stored is not None:
-                current.commit(("DEL", names.cursor))
+            try:
+                if len(rows) == slice.limit:
+                    current.commit(("SET", names.cursor, rows[-1][1].encode()))
+                elif stored is not None:
+                    current.commit(("DEL", names.cursor))
+            except (Aborted, OutOfTime):
+                # The scripts have added ids before this attempt, and these stay.
+                if not added:
+                    raise
             return added
 
     def backlog(self, seconds: Duration = 5.0) -> Backlog:

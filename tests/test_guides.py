@@ -1,47 +1,49 @@
-"""The Python blocks of the guides run in order, and those of all pages run in some test."""
+"""The guides do what they say; each Python block of each page runs in some test."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from celery import Celery
 
 import workstealing
+from support.pages import (
+    EXEMPT,
+    MOST_EXEMPT,
+    ROOT,
+    blocks_of,
+    claims_of,
+    command_lines,
+    forgotten,
+    pages,
+    refusal_of,
+    run_page,
+    running,
+    text_of,
+)
 from support.servers import RedisServer
 from workstealing.jobs import HashFieldExpiry, RqLeftovers
 from workstealing.metrics.shared_settings import SharedSettings
 from workstealing.structures import VolatileHashes
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-
-
-def blocks_of(page: str) -> list[str]:
-    """Return the Python blocks of a page."""
-    text = (DOCS / page).read_text("utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-
-
-def names_after(page: str, server: RedisServer) -> dict[str, Any]:
-    """Run a page's blocks, whose Redis on its usual port is this server; return their names."""
-    worked: list[bytes] = []
-    names: dict[str, Any] = {"server": server, "work_on": worked.append, "worked": worked}
-    for block in re.findall(
-        r"^```python\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.M | re.S
-    ):
-        exec(compile(block.replace("redis.Redis()", "server.client()"), page, "exec"), names)
-    return names
+THE_TESTS = {"redis.Redis()": "server.client()"}
+"""A page's Redis on its usual port is the test's, by the name `server`."""
 
 
 def test_instead_of_cron(redis7: RedisServer) -> None:
     try:
-        names = names_after("instead_of_cron.md", redis7)
         client = redis7.client()
+        client.hset("upload:tonight", "started", time.time() - 90_000)
+        with running("docs/instead_of_cron.md", replace=THE_TESTS) as page:
+            # The script that the page is about to replace.
+            page.run(server=redis7)
+            assert not client.exists("upload:tonight")
+            names = page.run_rest()
         names["begin"]("new")
         for n in range(30):
             names["begin"](f"old{n}")
@@ -58,7 +60,14 @@ def test_instead_of_cron(redis7: RedisServer) -> None:
 
 
 def test_instead_of_beat(redis7: RedisServer) -> None:
-    names = names_after("instead_of_beat.md", redis7)
+    deleted: list[str] = []
+    app = Celery("before")
+    with running("docs/instead_of_beat.md", replace=THE_TESTS) as page:
+        before = page.run(app=app, expired_sessions=lambda: ["old"], delete=deleted.append)
+        before["clean"]()
+        assert deleted == ["old"]
+        assert list(app.conf.beat_schedule) == ["clean"]
+        names = page.run_rest(server=redis7)
     assert names["sessions"].hget("user:7", "basket") == b"3 items"
     assert len(names["recruiter"].jobs()) == 1
 
@@ -69,16 +78,19 @@ def test_from_redis_ick(redis7: RedisServer) -> None:
     client.set("dirty:documents", "ick.v1")
     client.zadd("dirty:documents/ick/{dirty:documents}/pset", {"waiting": 2.0})
     client.zadd("dirty:documents/ick/{dirty:documents}/cset", {"reserved": 1.0})
-    names = names_after("from_redis_ick.md", redis7)
-    assert names["worked"] == [b"reserved", b"waiting"]
+    worked: list[bytes] = []
+    given = {"server": redis7, "work_on": worked.append}
+    names = run_page("docs/from_redis_ick.md", given, replace=THE_TESTS)
+    assert worked == [b"reserved", b"waiting"]
     assert names["dirty"].stats()["total_size"] == 0
     assert list(names["recruiter"].jobs()) == ["ick_reaper.dirty:documents"]
 
 
 def test_the_tutorial(redis7: RedisServer, tmp_path: Path) -> None:
-    text = (DOCS / "tutorial.md").read_text("utf-8")
-    *modules, clean_up = blocks_of("tutorial.md")
-    lines = re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+    lines = [each.code for each in blocks_of("docs/tutorial.md", ("sh",))]
+    # The page's blocks are one module, which its commands execute.
+    with running("docs/tutorial.md") as page:
+        *modules, clean_up = (page.take() for _ in blocks_of("docs/tutorial.md"))
     program = tmp_path / "tutorial.py"
     client = redis7.client()
     url = redis7.url
@@ -127,12 +139,28 @@ def test_the_tutorial(redis7: RedisServer, tmp_path: Path) -> None:
     assert [each for each in client.scan_iter() if b"tutorial" in each] == []
 
 
-def test_testing() -> None:
-    names: dict[str, Any] = {}
-    for block in blocks_of("testing.md"):
-        exec(compile(block, "testing.md", "exec"), names)
-    assert len(names["done"]) == 2
-    assert names["timed"].stats()["jobs"]["slow"]["items"] == 3
+def test_testing(tmp_path: Path) -> None:
+    with running("docs/testing.md") as page:
+        page.run()
+        page.run()
+        names = page.run()
+        assert len(names["done"]) == 2
+        assert names["timed"].stats()["jobs"]["slow"]["items"] == 3
+        # Both files of this block are one here, and the page leaves the request out.
+        work = "always_recruiter.job(rate=1.0, name='tidy')(lambda slice: 1)"
+        site = page.take().replace("    ...\n", f"    {work}\n    always_recruiter.enlist()\n")
+        page.run_rest()
+    (tmp_path / "test_site.py").write_text(site)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_site.py"],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_fastapi(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,9 +172,7 @@ def test_fastapi(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async def find_related(item: int) -> list[int]:
         return [item + 1]
 
-    names: dict[str, Any] = {"look_up": look_up, "find_related": find_related}
-    for block in blocks_of("fastapi.md"):
-        exec(compile(block, "fastapi.md", "exec"), names)
+    names = run_page("docs/fastapi.md", {"look_up": look_up, "find_related": find_related})
     names["test_a_hit_enlists"]()
     with names["TestClient"](names["app"]) as web:
         assert web.get("/item/17").json() == {"price": "17.00", "stock": "3"}
@@ -156,7 +182,7 @@ def test_fastapi(redis7: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_native_fields(redis8: RedisServer) -> None:
     items = VolatileHashes(redis8.client(), namespace="items", backend="emulated")
     items.hsetex("item:7", mapping={"price": "9"}, ex=3600)
-    names = names_after("native_fields.md", redis8)
+    names = run_page("docs/native_fields.md", {"server": redis8}, replace=THE_TESTS)
     assert list(names["recruiter"].jobs()) == [
         "hash_field_expiry.items",
         "migrate_to_native.items",
@@ -167,12 +193,11 @@ def test_native_fields(redis8: RedisServer) -> None:
 
 def test_rules(redis7: RedisServer) -> None:
     client = redis7.client()
-    text = (DOCS / "rules.md").read_text("utf-8")
-    *blocks, refuting = blocks_of("rules.md")
-    names: dict[str, Any] = {"server": redis7, "RqLeftovers": RqLeftovers}
+    page = running("docs/rules.md", replace=THE_TESTS)
     try:
-        for block in blocks:
-            exec(compile(block.replace("redis.Redis()", "server.client()"), "rules", "exec"), names)
+        page.names.update(server=redis7, RqLeftovers=RqLeftovers)
+        while "assert_safe" not in page.next.code:
+            page.run()
         client.hset("cart:gone", "item", 1)
         client.hset("cart:here", "item", 1)
         client.set("user:here", 1)
@@ -180,10 +205,10 @@ def test_rules(redis7: RedisServer) -> None:
         assert workstealing.Outcome.WORKED in outcomes
         assert client.keys("cart:*") == [b"cart:here"]
         client.flushall()
-        with pytest.raises(AssertionError, match="a live item was lost") as lost:
-            exec(compile(refuting, "rules", "exec"), names)
+        with page, pytest.raises(AssertionError, match="a live item was lost") as lost:
+            page.run()
         # The page shows the very error.
-        shown = text.partition("AssertionError: ")[2].partition("\n\n")[0]
+        shown = text_of("docs/rules.md").partition("AssertionError: ")[2].partition("\n\n")[0]
         assert "".join(str(lost.value).split()) == "".join(shown.split())
     finally:
         for job in list(workstealing.default_recruiter.jobs()):
@@ -191,43 +216,43 @@ def test_rules(redis7: RedisServer) -> None:
 
 
 def test_adaptive(redis7: RedisServer) -> None:
-    names: dict[str, Any] = {"client": redis7.client()}
-    for block in blocks_of("adaptive.md"):
-        names["job"] = HashFieldExpiry(VolatileHashes(names["client"], namespace="items"))
-        if "recruiter" in names:
-            names["recruiter"].uninstall(names["job"].name)
-        exec(compile(block, "adaptive.md", "exec"), names)
+    client = redis7.client()
+    job = HashFieldExpiry(VolatileHashes(client, namespace="items"))
+    with running("docs/adaptive.md") as page:
+        names = page.run(client=client, job=job)
+        # Each of the two blocks installs it.
+        names["recruiter"].uninstall(job.name)
+        page.run()
     assert names["recruiter"].stats()["jobs"][names["job"].name]["adaptive"] is True
     names["ledger"].close()
 
 
 def test_the_runbooks_settings(redis7: RedisServer) -> None:
-    names: dict[str, Any] = {"client": redis7.client(), "SharedSettings": SharedSettings}
-    (block,) = blocks_of("runbook.md")
-    exec(compile(block, "runbook.md", "exec"), names)
+    given = {"client": redis7.client(), "SharedSettings": SharedSettings}
+    names = run_page("docs/runbook.md", given)
     setting = names["fleet"].settings()["expiry"]
     assert (setting.rate, setting.paused) == (0.01, True)
 
 
-# The pages whose blocks do not run in a test, with the reason.
-EXEMPT = {
-    "servers.md": "the reader's own sentinels and certificates; tests/store has some",
-}
-MOST_EXEMPT = 10
-
-
 def test_each_code_block_runs_in_a_test() -> None:
-    """A page with Python blocks is named by a test that executes them."""
-    runners = [
-        each.read_text("utf-8")
-        for each in Path(__file__).parent.rglob("test_*.py")
-        if "exec(" in each.read_text("utf-8")
-    ]
-    exempt = 0
-    for page in sorted(DOCS.glob("*.md")):
-        blocks = len(blocks_of(page.name))
-        if page.name in EXEMPT:
-            exempt += blocks
-        elif blocks:
-            assert any(page.name in each for each in runners), page.name
-    assert 0 < exempt <= MOST_EXEMPT
+    """A block runs if a test names its page, or its section: see support/pages.py."""
+    claims = {claim for each in (ROOT / "tests").rglob("test_*.py") for claim in claims_of(each)}
+    found = [block for page in pages() for block in blocks_of(page)]
+    missed = forgotten(found, claims)
+    assert not missed, f"no test runs the blocks at {', '.join(each.place for each in missed)}"
+    exempt = [block for block in found if block.is_exempt]
+    assert len(exempt) == len(EXEMPT) <= MOST_EXEMPT, "each line of the table is one block's"
+
+
+MORE_PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "deploy/README.md", "lua/README.md"]
+
+
+def test_each_command_of_the_pages_is_one_of_ours() -> None:
+    """The real parser takes each `workstealing` command, and each target of make exists."""
+    lines = [line for page in [*pages(), *MORE_PAGES] for line in command_lines(page)]
+    refused = [told for line in lines if (told := refusal_of(line))]
+    assert not refused, "\n".join(refused)
+    names = [line.words[0] for line in lines if line.is_whole]
+    assert names.count("workstealing") > 35
+    assert names.count("make") > 5
+    assert len(lines) > 200

@@ -7,19 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.pages import ROOT, run_page
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 def test_python_blocks_run_and_do_what_they_say(
@@ -29,10 +24,7 @@ def test_python_blocks_run_and_do_what_they_say(
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setenv("WORKSTEALING_REDIS_URL", redis7.url)
-    # As a program's own: Flask looks for the module that its app is in.
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks():
-        exec(compile(block, "README.md", "exec"), names)
+    names = run_page("README.md")
     (ledger,) = names["recruiter"].hooks()
     request.addfinalizer(ledger.close)
     assert "'rate': 0.001" in capsys.readouterr().out
@@ -101,6 +93,7 @@ def test_no_line_of_prose_has_more_than_a_hundred_characters() -> None:
     pages = [
         *ROOT.glob("*.md"),
         *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs" / "jobs").glob("*.md"),
         *(ROOT / "lua").glob("*.md"),
     ]
     found: list[str] = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from archive.proof import Claim
 from archive.telemetry import StatsDServer
 from workstealing.errors import WorkStealingError
 
@@ -38,18 +39,15 @@ class Account:
 
     def wait(self, until: Callable[[], object], what: str) -> None:
         """Wait until something is so, and say it. Raises: WorkStealingError if it never is."""
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while not until():
-            if time.monotonic() > give_up:
-                raise WorkStealingError(f"waited {PATIENCE_SECONDS:.0f} s in vain for: {what}")
-            time.sleep(LOOK_SECONDS)
+        if not settled(until):
+            raise WorkStealingError(f"waited {PATIENCE_SECONDS:.0f} s in vain for: {what}")
         self.say(what)
 
-    def judge(self, claims: Mapping[str, bool]) -> bool:
+    def judge(self, claims: Sequence[Claim]) -> bool:
         """Print claims with what became of them; return whether all hold."""
-        for text, holds in claims.items():
-            print(f"         {'proved' if holds else 'FAILED'}: {text}")
-        return all(claims.values())
+        for claim in claims:
+            print(f"         {'FAILED' if claim.lost else 'proved'}: {claim.text}")
+        return not any(claim.lost for claim in claims)
 
     def table(
         self, visitors: Mapping[str, int], indexed: int, statsd: StatsDServer, lost: int
@@ -77,6 +75,16 @@ class Account:
         print()
         for name, value in facts:
             print(f"{name:>28}  {value}")
+
+
+def settled(until: Callable[[], object]) -> bool:
+    """Wait until something is so; return False if it never was."""
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not until():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
 
 
 def served(statsd: StatsDServer) -> bool:

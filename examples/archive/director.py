@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from archive import proof
-from archive.account import Account, served
+from archive.account import Account, served, settled
 from archive.parts import DATABASE_VARIABLE, STATSD_VARIABLE, lock_name, parts
 from archive.processes import Driver, Site
 from archive.telemetry import StatsDServer
@@ -155,17 +155,15 @@ class Story:
 
     def _prove(self, traffic: Traffic) -> bool:
         """Print the proofs and the table of facts; return whether all holds."""
-        is_shown = proof.dashboard_says(self.address, "hash_field_expiry")
+        on_the_dashboard = self._dashboard()
         traffic.end()
         self._account.say("the visitors have gone. The proof, by the database and by Redis itself:")
-        claims = list(proof.claims(self._mine, traffic.acknowledged))
-        holds = self._account.judge(
-            {
-                **{claim.text: not claim.lost for claim in claims},
-                "the dashboard shows the jobs": is_shown,
-                "no visitor was answered with an error": not traffic.counts["error"],
-            }
-        )
+        claims = [
+            *proof.claims(self._mine, traffic.acknowledged),
+            on_the_dashboard,
+            proof.visitors_claim(traffic.counts),
+        ]
+        holds = self._account.judge(claims)
         self._account.table(
             traffic.counts,
             self._mine.store.count("search"),
@@ -173,6 +171,21 @@ class Story:
             sum(claim.lost for claim in claims),
         )
         return holds
+
+    def _dashboard(self) -> proof.Claim:
+        """Compare the dashboard with the ledger, while the site still answers."""
+        claims: list[proof.Claim] = []
+        settled(lambda: all(proof.slices(self._mine).values()))
+        least = proof.slices(self._mine)
+
+        def compared() -> bool:
+            page = proof.dashboard(self.address)
+            claims.append(proof.dashboard_claim(page, least, proof.slices(self._mine)))
+            return not claims[-1].lost
+
+        # Its figures may be two seconds old, from before the ledger was asked.
+        settled(compared)
+        return claims[-1]
 
 
 def missing() -> list[str]:

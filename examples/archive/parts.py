@@ -103,12 +103,20 @@ def make_recruiter(side: str, share: float, seconds: float) -> Recruiter:
         seconds: the length of a slice. In Spark nobody waits for it.
     """
     mine = parts()
-    recruiter = Recruiter(seconds=seconds)
+    recruiter = with_jobs(Recruiter(seconds=seconds), mine, share)
     # Both only count in the caller's time. A thread sends: to StatsD, and to the fleet's ledger,
     # which the dashboard shows.
     recruiter.add_hook(StatsDHooks(port=int(os.environ[STATSD_VARIABLE]), prefix=f"archive.{side}"))
     recruiter.add_hook(Ledger(mine.client))
+    return recruiter
 
+
+def with_jobs(recruiter: Recruiter, mine: Parts, share: float) -> Recruiter:
+    """Install all the archive's maintenance on a recruiter, and return it.
+
+    Arguments:
+        share: as of `make_recruiter`.
+    """
     recruiter.install(HashFieldExpiry(mine.pages, limit=50), rate=0.3 * share)
     recruiter.install(IckReaper(mine.dirty, lease=STALE_SECONDS, limit=50), rate=0.1 * share)
     recruiter.install(KeyExpiry(mine.locks), rate=0.1 * share)

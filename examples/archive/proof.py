@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from archive.parts import Parts, lock_name, page_key
+from archive.parts import Parts, lock_name, page_key, with_jobs
 from archive.store import words_of
 from archive.web import FRONT_PAGE
+from workstealing import Recruiter
+from workstealing.metrics.minutes import total
+from workstealing.metrics.reading import read
+from workstealing.recruiting.slice import OUTCOMES
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,54 @@ def _keys(mine: Parts, pattern: str) -> list[bytes]:
     return list(mine.client.scan_iter(match=f"*{pattern}", count=500))
 
 
-def dashboard_says(address: str, word: str) -> bool:
-    """Say whether the dashboard's page has a word on it."""
+def slices(mine: Parts) -> dict[str, int]:
+    """Return how many slices of each job the fleet's ledger has counted in the last hour."""
+    counted = total(read(mine.client))
+    return {
+        name: sum(getattr(counted[name], outcome) for outcome in OUTCOMES) if name in counted else 0
+        for name in with_jobs(Recruiter(), mine, 1.0).jobs()
+    }
+
+
+def dashboard(address: str) -> str:
+    """Return the dashboard's page, as a browser gets it."""
     with urllib.request.urlopen(f"{address}/workstealing/", timeout=30) as answer:  # noqa: S310
-        return word in answer.read().decode()
+        page: str = answer.read().decode()
+    return page
+
+
+_ROW = re.compile(
+    r'<tr data-id=.*?data-field="name">([^<]*)</bdi>.*?data-field="outcomes">([^<]*)</span>', re.S
+)
+
+
+def shown(page: str) -> dict[str, int]:
+    """Return how many slices the dashboard's page shows in each job's row, such as "3 worked"."""
+    return {
+        name: sum(int(each.replace(",", "")) for each in re.findall(r"[\d,]*\d", outcomes))
+        for name, outcomes in _ROW.findall(page)
+    }
+
+
+def dashboard_claim(page: str, least: Mapping[str, int], most: Mapping[str, int]) -> Claim:
+    """Claim that the dashboard has a row for each job, with the slices that the ledger counted.
+
+    Arguments:
+        page: that was asked for between the two counts of the ledger.
+    """
+    rows = shown(page)
+    return Claim(
+        f"the dashboard shows each of the {len(least)} jobs, with its slices by the ledger"
+        f" ({sum(rows.get(job, 0) for job in least)})",
+        sum(not 0 < least[job] <= rows.get(job, 0) <= most[job] for job in least),
+    )
+
+
+def visitors_claim(counts: Mapping[str, int]) -> Claim:
+    """Claim that no visitor was answered with an error.
+
+    Arguments:
+        counts: of `Traffic`.
+    """
+    asked = sum(counts.values())
+    return Claim(f"no visitor was answered with an error ({asked} requests)", counts["error"])

@@ -250,7 +250,8 @@ class TimeShardSweeper(Job):
 
     def _choose(self, slice: Slice) -> int | None:
         """Return the time shard for this slice, or None if there is none now."""
-        # By the length that the slice was given; its deadline may be a patient test's.
+        # Its whole length, by which `within_reach` counts, too. A little less is left of it by now,
+        # and a busy machine would decide how much.
         found = self._workable(slice.seconds)
         if len(found) < 2:
             return found[0] if found else None

@@ -14,9 +14,13 @@ local NEVER = '+inf'
 -- How much work a message is taken for, in microseconds, before its account has done any.
 local FIRST_ESTIMATE = 1000000
 
+-- Beyond it a tag is none. Many workers at a small weight reach 2^53 within months, so tags are not whole numbers of
+-- Lua's: a tag of that size is exact to some microseconds, and one of 10^18 to a tenth of a millisecond.
+local MOST_TAG = 1e100
+
 -- A record is sixteen numbers, then its epoch and its rule. `struct` makes and reads it in a tenth of the time that a
 -- text takes; a server without it (fakeredis) has texts.
-local FORM, FORM_SIZE = '>I7I5I4I4I4BI6I7I5I5I5I5I5I5I2B', 71
+local FORM, FORM_SIZE = '>dI5I4I4I4BI6I7I5I5I5I5I5I5I2B', 72
 local TEXT = '^' .. string.rep('(%d+) ', 16) .. '(.*)$'
 
 -- Makes a record of its text, or nil, and sets `unbelieved`.
@@ -33,7 +37,7 @@ local function record_of(key, account, text)
     text, at, place = rest, 1, tonumber(place)
     tag, tail, tail1, last = tonumber(tag), tonumber(tail), tonumber(tail1), tonumber(last)
   end
-  if not size or place > 3 or tag > MOST_STORED or #text < at - 1 + size or size == 0 then
+  if not size or place > 3 or not (tag >= 0 and tag < MOST_TAG) or #text < at - 1 + size or size == 0 then
     disbelieve(key, 'the account ' .. account, 'a text of another form', 'a record of an account')
     return nil
   end
@@ -178,9 +182,9 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
     -- Messages that the server has lost do not wait.
     a.waiting = 0
   end
-  if a.waiting == 0 and a.first == a.last then
-    -- Cancelled messages have left holes, which no read need pass over.
-    a.head, a.head1 = a.tail, a.tail1
+  if a.waiting == 0 then
+    -- Messages that have ended without a read have left holes, which no read need pass over.
+    a.first, a.head, a.head1 = a.last, a.tail, a.tail1
     wanted = a.flying == 0 and a.delayed == 0 and IS_IDLE or NOWHERE
     moment = a.tag
   elseif s.is_paused then
@@ -188,6 +192,8 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
   elseif s.cap and a.flying >= s.cap then
     wanted = NOWHERE
   elseif s.period then
+    -- A slower rate that held before is over.
+    a.allowed = math.min(a.allowed, at * 1000 + s.burst * s.period)
     local earliest = a.allowed - (s.burst - 1) * s.period
     if earliest > at * 1000 then
       wanted, moment = IS_LIMITED, whole(math.ceil(earliest / 1000))
@@ -227,6 +233,23 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
   return wakes
 end
 
+-- The virtual time of a queue that has lost it: the least tag, or, where no account is ready, the greatest of some. At 0,
+-- newcomers would be served alone for long.
+local function time_again(keys)
+  local least = redis.call('ZRANGE', keys[READY], 0, 0, 'WITHSCORES')[2]
+  if least then
+    return least
+  end
+  local greatest, before = 0, unbelieved
+  local page = redis.call('HSCAN', keys[ACCOUNTS], 0, 'COUNT', 32)[2]
+  for i = 1, #page, 2 do
+    local a = record_of(keys[ACCOUNTS], page[i], page[i + 1])
+    greatest = math.max(greatest, a and a.tag or 0)
+  end
+  unbelieved = before
+  return whole(greatest)
+end
+
 -- A number of meta, quickly where it is one. absent: what none stands for.
 local function fact(keys, field, text, absent)
   local number = text and tonumber(text) or not text and absent
@@ -236,13 +259,22 @@ local function fact(keys, field, text, absent)
   return stored(keys[META], field, text, 0, MOST_STORED - 1)
 end
 
+-- The virtual time, of its text in meta.
+local function tag_of(keys, text)
+  local tag = tonumber(text)
+  if tag and tag >= 0 and tag < MOST_TAG then
+    return tag
+  end
+  disbelieve(keys[META], 'now', text, 'a virtual time')
+  return 0
+end
+
 -- The facts that the account functions need. found: the reply about meta; first: the place before `now`, `delivery`,
--- `rules` and `look` in it. A queue that has lost its virtual time goes on at the least tag: at 0, newcomers would be
--- served alone for long.
+-- `rules` and `look` in it.
 local function facts_of(keys, found, first, at)
-  local text = found[first + 1] or redis.call('ZRANGE', keys[READY], 0, 0, 'WITHSCORES')[2]
+  local text = found[first + 1] or time_again(keys)
   return {
-    now = fact(keys, 'now', text, 0),
+    now = tag_of(keys, text),
     -- No number of a delivery is used again, even if meta was lost.
     delivery = fact(keys, 'delivery', found[first + 2], at * 100),
     rules = fact(keys, 'rules', found[first + 3], 0),

@@ -22,6 +22,9 @@ local facts = facts_of(KEYS, found, 1, at)
 if unbelieved then
   return unbelieved
 end
+if not is_dry then
+  begin_on_full(KEYS)
+end
 local PARTS = { accounts = ACCOUNTS, messages = MESSAGES, held = HELD, back = BACK, tracking = TRACKING, dedupe = DEDUPE }
 local from, field = ARGV[2], 'walk:' .. part
 if from == '' then

@@ -18,6 +18,7 @@ local a = account_of(KEYS, account)
 if unbelieved or not a then
   return unbelieved or { 0, '0' }
 end
+begin_on_full(KEYS)
 local deleted, tag_before, s = 0, a.tag, settings_of(KEYS, facts, account, a)
 local function delete(id)
   local text = redis.call('HGET', KEYS[MESSAGES], id)

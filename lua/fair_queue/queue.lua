@@ -31,6 +31,12 @@ local function refuse_facts(meta, facts, reads)
   end
 end
 
+-- Lets a full server run the rest of a script that makes room: it refuses most writes as a script's first one, and allows
+-- them behind a removal. No account has an empty name.
+local function begin_on_full(keys)
+  redis.call('ZREM', keys[READY], '')
+end
+
 -- The types of the keys from `ready` on, as TYPE names them.
 local WANTED_TYPES = {
   'hash', 'hash', 'zset', 'hash', 'zset', 'hash', 'hash',

@@ -19,6 +19,9 @@ local facts = facts_of(KEYS, found, 1, at)
 if unbelieved then
   return unbelieved
 end
+if not is_dry then
+  begin_on_full(KEYS)
+end
 local lapsing = redis.call('ZCOUNT', KEYS[LEASES], '-inf', at)
 local first = redis.call('ZRANGE', KEYS[LEASES], 0, 0, 'WITHSCORES')[2]
 local oldest = lapsing > 0 and math.max(0, at - tonumber(first)) or 0

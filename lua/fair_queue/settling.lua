@@ -12,10 +12,12 @@ local function meant_by(keys, id, number)
 end
 
 -- Charges an account for the work of a delivery instead of the estimate. used: us, '' for the time since the delivery.
-local function charge_work(a, s, d, used, at)
+local function charge_work(facts, a, s, d, used, at)
   used = tonumber(used) or (at - d.start) * 1000
   used = math.max(0, math.min(used, 86400000000))
-  a.tag = math.max(0, a.tag + math.floor((used - d.charge) * 1000 / s.weight + 0.5))
+  -- What comes back of the estimate was charged in a time that may be over: it is no credit before the virtual time.
+  local floor = math.min(a.tag, facts.now)
+  a.tag = math.max(floor, a.tag + math.floor((used - d.charge) * 1000 / s.weight + 0.5))
   a.estimate = a.estimate == 0 and math.max(1, used) or math.max(1, math.floor(a.estimate + (used - a.estimate) / 8 + 0.5))
 end
 
@@ -34,7 +36,7 @@ local function settle(keys, facts, args, first, at, goes)
     if a then
       local tag_before, s = a.tag, settings_of(keys, facts, d.account, a)
       if d.is_flying then
-        charge_work(a, s, d, args[i + 2], at)
+        charge_work(facts, a, s, d, args[i + 2], at)
       end
       if goes then
         redis.call('ZREM', keys[LEASES], id)

@@ -35,7 +35,8 @@ for id, delivery in string.gmatch(number == mine and noted or '', '(%w+%-%d%-%d+
     end
     d.attempts = d.attempts - 1
     put_back(KEYS, a, id, d)
-    wakes = settle_place(KEYS, facts, d.account, a, s, at, tag_before) or wakes
+    -- Had there been no read, it would have had its turn all the time: its tag is what it was.
+    wakes = settle_place(KEYS, { now = 0, look = facts.look }, d.account, a, s, at, tag_before) or wakes
     save_account(KEYS, d.account, a)
     given = given + 1
   end

@@ -23,7 +23,7 @@ end
 if problem then
   return problem
 end
-local is_new = not facts[1]
+local is_new = not (facts[1] and facts[3])
 local at = now()
 facts = facts_of(KEYS, facts, 2, at)
 -- First all is looked at, and then all is written.
@@ -120,7 +120,7 @@ for account, known in pairs(accounts) do
   save_account(KEYS, account, a)
 end
 if is_new then
-  redis.call('HSET', KEYS[META], 'mark', FAIR_VERSION)
+  redis.call('HSET', KEYS[META], 'mark', FAIR_VERSION, 'now', whole(facts.now))
 end
 if wakes and ARGV[4] == '1' then
   notify(KEYS[NOTIFICATIONS], 'w')

@@ -7,11 +7,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from support.pages import ROOT, blocks_of, text_of
 from workstealing.cli.arguments import COMMANDS, build
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-COMMAND_LINE = (DOCS / "command_line.md").read_text("utf-8")
-FORECAST = (DOCS / "forecast.md").read_text("utf-8")
+DOCS = ROOT / "docs"
+COMMAND_LINE = text_of("docs/command_line.md")
+FORECAST = text_of("docs/forecast.md")
 
 
 def test_every_command_is_in_the_table() -> None:
@@ -39,7 +40,8 @@ def test_the_crontab_line_is_a_command_line() -> None:
 
 
 def test_the_forecasts_example_is_what_is_printed(command: Any) -> None:
-    (asked, answer) = re.findall(r"\$ workstealing (plan [^\n]*)\n(.*?)```", FORECAST, re.DOTALL)[0]
+    (block,) = blocks_of("docs/forecast.md", ("console",))
+    asked, _, answer = block.code.removeprefix("$ workstealing ").partition("\n")
     assert command(*shlex.split(asked)) == answer
 
 

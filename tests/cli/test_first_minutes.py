@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import os
 import random
-import re
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from support.pages import blocks_of
 from support.processes import end, free_port, spawn
 from support.servers import RedisServer, wait_until
 
@@ -112,9 +112,7 @@ def one_start(folder: Path, url: str) -> list[str]:
 @pytest.mark.usefixtures("busy")
 @pytest.mark.timeout(0)
 def test_fresh_starts_show_no_alarm(redis7: RedisServer, tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(
-        re.findall(r"^```python\n(.*?)^```", README.read_text("utf-8"), re.M | re.S)[0]
-    )
+    (tmp_path / "shop.py").write_text(blocks_of("README.md")[0].code)
     free = list(range(DATABASES))
 
     def start(_: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from support.completions import assert_completed, offered_by_bash
 from workstealing.cli.arguments import COMMANDS, build
+from workstealing.cli.queue import VERBS
 
 EXTRAS = [
     "celery",
@@ -39,6 +41,21 @@ EXTRAS = [
     "statsd",
     "werkzeug",
 ]
+
+
+def every_parser() -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each command, and of each verb of a command, with its options."""
+    _, parsers = build()
+    found: dict[str, argparse.ArgumentParser] = {}
+    for name, parser in parsers.items():
+        parser.complete()
+        found[name] = parser
+        for action in parser._actions:
+            if isinstance(action.choices, dict):
+                found |= {f"{name} {verb}": each for verb, each in action.choices.items()}
+    assert {f"queue {verb}" for verb in VERBS} <= set(found)
+    return found
+
 
 # Stands for an environment with nothing but the package and redis-py.
 BARE = """
@@ -76,9 +93,9 @@ def test_the_help_needs_no_extra_and_names_every_command() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *(f"queue {verb}" for verb in VERBS)])
 def test_a_commands_help_needs_no_extra(name: str) -> None:
-    said = bare(name, "--help")
+    said = bare(*name.split(), "--help")
     assert (said.returncode, said.stderr) == (0, "")
     assert said.stdout.startswith(f"usage: workstealing {name}")
     assert "--json" in said.stdout
@@ -129,10 +146,7 @@ def test_a_missing_extra_is_named(arguments: tuple[str, ...], extra: str) -> Non
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_command_and_option_is_completed(command: Any, shell: str) -> None:
     script = command("completion", shell)
-    _, parsers = build()
-    for parser in parsers.values():
-        parser.complete()
-    assert_completed(script, parsers)
+    assert_completed(script, {name.split()[-1]: each for name, each in every_parser().items()})
     assert command.json("completion", shell)["script"] == script.removesuffix("\n")
 
 
@@ -142,6 +156,8 @@ def test_every_command_and_option_is_completed(command: Any, shell: str) -> None
         (("workstealing", "dra"), {"drain"}),
         (("workstealing", "drain", "--sec"), {"--seconds"}),
         (("workstealing", "completion", "z"), {"zsh"}),
+        (("workstealing", "queue", "pro"), {"produce"}),
+        (("workstealing", "queue", "consume", "--until"), {"--until-empty"}),
     ],
 )
 def test_bash_completes(
@@ -156,6 +172,10 @@ def test_bash_completes(
         (("completion",), "SHELL"),
         (("completion", "tcsh"), "invalid choice: 'tcsh'"),
         (("stat",), "invalid choice: 'stat'"),
+        (("queue",), "the following arguments are required: VERB"),
+        (("queue", "mails"), "invalid choice: 'mails' (choose from"),
+        (("queue", "consume", "q", "--no"), "queue consume: unrecognized arguments: --no; see"),
+        (("jobs", "--no"), "unrecognized arguments: --no; see workstealing jobs --help"),
     ],
 )
 def test_wrong_use(command: Any, arguments: tuple[str, ...], expected: str) -> None:
@@ -181,10 +201,8 @@ def test_a_reader_who_goes_is_no_mistake(tmp_path: Path, arguments: tuple[str, .
 
 def test_one_word_means_one_thing_in_every_command() -> None:
     """--url, --app, --json and durations read and parse alike, wherever they stand."""
-    _, parsers = build()
     urls, apps, jsons, durations = set(), set(), set(), 0
-    for parser in parsers.values():
-        parser.complete()
+    for parser in every_parser().values():
         for action in parser._actions:
             said = (action.help or "").partition(" (default: ")[0]
             if "--url" in action.option_strings:

@@ -1,4 +1,4 @@
-"""`workstealing queue`: looks at both kinds of queues on real servers, and wrong use."""
+"""`workstealing queue observe`: looks at both kinds of queues on real servers, and wrong use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.completions import offered_by_bash
 from support.processes import free_port
 from support.servers import RedisCluster3, RedisServer
 from support.terminals import on_terminal
-from workstealing.cli import queue
+from workstealing.cli.queue import shuffle
 from workstealing.structures import ShuffleQueue
 from workstealing.structures.time_shard_queue import RedisStore, TimeShardQueue
 
@@ -72,7 +72,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_wrong_use(command: Any, arguments: tuple[str, ...], expected: str) -> None:
-    assert expected in command.refused("queue", *arguments)
+    assert expected in command.refused("queue", "observe", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -85,38 +85,38 @@ def test_wrong_use(command: Any, arguments: tuple[str, ...], expected: str) -> N
 def test_wrong_names(
     command: Any, mails: ShuffleQueue, arguments: tuple[str, ...], expected: str
 ) -> None:
-    assert expected in command.refused("queue", *arguments, "--kind", "shuffle")
+    assert expected in command.refused("queue", "observe", *arguments, "--kind", "shuffle")
     assert mails.client.dbsize() == 0
 
 
 def test_bash_completes(command: Any, tmp_path: Path) -> None:
-    typed = ("workstealing", "queue", "--kind", "t")
+    typed = ("workstealing", "queue", "observe", "--kind", "t")
     assert offered_by_bash(command("completion", "bash"), typed, tmp_path) == {"time"}
 
 
 def test_the_kind_is_that_of_what_is_there(command: Any, mails: ShuffleQueue) -> None:
-    said = command.refused("queue", "mails", "--once")
+    said = command.refused("queue", "observe", "mails", "--once")
     assert "there is no queue 'mails' in this Redis: check the name and --url" in said
     mails.write("acme", {"a": "b"})
-    assert command.json("queue", "mails", "--once")["kind"] == "shuffle"
+    assert command.json("queue", "observe", "mails", "--once")["kind"] == "shuffle"
     # A plain stream of other producers is a queue that nobody has moved yet.
     mails.client.xadd("plain", {"a": "b"})
-    assert command.json("queue", "plain", "--once")["kind"] == "shuffle"
+    assert command.json("queue", "observe", "plain", "--once")["kind"] == "shuffle"
     TimeShardQueue(RedisStore(mails.client), "mails", period=3600).put("x")
-    both = command.refused("queue", "mails", "--once")
+    both = command.refused("queue", "observe", "mails", "--once")
     assert "there is a ShuffleQueue and a TimeShardQueue 'mails': say which by --kind" in both
-    assert command.json("queue", "mails", "--kind", "shuffle")["kind"] == "shuffle"
-    assert command.json("queue", "mails", "--kind", "time")["kind"] == "time"
+    assert command.json("queue", "observe", "mails", "--kind", "shuffle")["kind"] == "shuffle"
+    assert command.json("queue", "observe", "mails", "--kind", "time")["kind"] == "time"
     mails.client.delete("ws:shuffle_queue:mails")
     TimeShardQueue(RedisStore(mails.client), "alone", period=3600).put("x")
-    said = command.refused("queue", "alone", "--group", "g")
+    said = command.refused("queue", "observe", "alone", "--group", "g")
     assert "--group is for a ShuffleQueue, and this is a TimeShardQueue: leave it out" in said
 
 
 def test_it_lists_what_is_dead_and_overdue_and_says_how_much_more_there_is(
     command: Any, mails: ShuffleQueue
 ) -> None:
-    observe = ("queue", "mails", "--once")
+    observe = ("queue", "observe", "mails", "--once")
     mails.read("first", "c")
     for number in range(7):
         mails.write("acme", {"n": number}, deadline=1000 + number, tracking_id=f"t-{number}")
@@ -144,7 +144,7 @@ def test_it_lists_what_is_dead_and_overdue_and_says_how_much_more_there_is(
 
 
 def test_it_shows_every_group_and_changes_nothing(command: Any, mails: ShuffleQueue) -> None:
-    observe = ("queue", "mails", "--once")
+    observe = ("queue", "observe", "mails", "--once")
     assert command(*observe, "--kind", "shuffle") == (
         "ShuffleQueue mails: 0 messages, and no group has read yet\n\n"
     )
@@ -194,13 +194,13 @@ def test_it_shows_every_group_and_changes_nothing(command: Any, mails: ShuffleQu
 def test_a_queue_of_many_streams_fits_a_terminal(
     command: Any, mails: ShuffleQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "ROWS", 3)
-    monkeypatch.setattr(queue, "TENANTS", 2)
+    monkeypatch.setattr(shuffle, "ROWS", 3)
+    monkeypatch.setattr(shuffle, "TENANTS", 2)
     for number in range(9):
         mails.write(f"tenant {number}", {"message": "x"})
     for _ in range(12):
         mails.write("loud", {"message": "x"})
-    text = command("queue", "mails", "--once", "--group", "g")
+    text = command("queue", "observe", "mails", "--once", "--group", "g")
     count = len(mails.stats("g")["streams"])
     assert f"the 3 longest of {count} streams" in text
     assert "tenants with the most of 10\n" in text
@@ -219,15 +219,15 @@ def test_a_single_look_needs_no_extra_on_a_terminal_either(
     for module in ("rich", "rich.console", "rich.live"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert "ShuffleQueue mails: 1 message" in command("queue", "mails", "--once")
-    assert "workstealing[cli]" in command.refused("queue", "mails")
+    assert "ShuffleQueue mails: 1 message" in command("queue", "observe", "mails", "--once")
+    assert "workstealing[cli]" in command.refused("queue", "observe", "mails")
 
 
 def test_it_draws_in_place_on_a_terminal(mails: ShuffleQueue) -> None:
     for number in range(3):
         mails.write("acme \x1b[31m", {"message": str(number)})
     mails.read("g", "c")
-    drawn, _ = on_terminal("queue", "mails", "--times", "2", "--interval", "10ms")
+    drawn, _ = on_terminal("queue", "observe", "mails", "--times", "2", "--interval", "10ms")
     assert b"ShuffleQueue mails: 3 messages" in drawn
     assert b"group g: 2 waiting, 1 pending" in drawn
     # The tenant's name is text: it has turned nothing red by itself.
@@ -236,7 +236,7 @@ def test_it_draws_in_place_on_a_terminal(mails: ShuffleQueue) -> None:
 
 def test_it_shows_each_time_shard_and_writes_nothing(command: Any, redis7: RedisServer) -> None:
     client = redis7.client()
-    arguments = ("queue", "mails", "--url", redis7.url)
+    arguments = ("queue", "observe", "mails", "--url", redis7.url)
     unknown = command.json(*arguments, "--once", "--kind", "time")
     assert (len(unknown["time_shards"]), unknown["total"], unknown["period_seconds"]) == (
         6,
@@ -267,7 +267,7 @@ def test_it_shows_each_time_shard_and_writes_nothing(command: Any, redis7: Redis
 
 def test_it_looks_again_and_again(command: Any, reminders: TimeShardQueue) -> None:
     reminders.open()
-    arguments = ("queue", "mails", "--times", "3", "--interval", "1ms")
+    arguments = ("queue", "observe", "mails", "--times", "3", "--interval", "1ms")
     assert command(*arguments).count("TimeShardQueue mails") == 3
     assert len(command.json(*arguments)["looks"]) == 3
 
@@ -285,7 +285,7 @@ def test_a_look_that_fails_is_said_and_the_next_one_comes(
         return observe(self)
 
     monkeypatch.setattr(TimeShardQueue, "stats", fail_first)
-    arguments = ("queue", "mails", "--interval", "1ms")
+    arguments = ("queue", "observe", "mails", "--interval", "1ms")
     text = command(*arguments, "--times", "2")
     assert "! the queue could not be asked: ConnectionError: cut\\x1b[31m" in text
     assert "TimeShardQueue mails: 0 messages" in text
@@ -296,7 +296,7 @@ def test_a_look_that_fails_is_said_and_the_next_one_comes(
 
 
 def test_nobody_listens_there(command: Any) -> None:
-    said = command.refused("queue", "mails", "--url", f"redis://127.0.0.1:{free_port()}")
+    said = command.refused("queue", "observe", "mails", "--url", f"redis://127.0.0.1:{free_port()}")
     assert "the Redis at --url cannot be used" in said
 
 
@@ -305,8 +305,8 @@ def test_a_cluster_is_used_like_a_server(command: Any, cluster: RedisCluster3) -
     client = cluster.client()
     ShuffleQueue(client, "mails").write("acme", {"a": "b"})
     TimeShardQueue(RedisStore(client), "reminders", period=3600).put("x")
-    assert command.json("queue", "mails", "--url", cluster.url)["length"] == 1
-    assert command.json("queue", "reminders", "--url", cluster.url)["total"] == 1
+    assert command.json("queue", "observe", "mails", "--url", cluster.url)["length"] == 1
+    assert command.json("queue", "observe", "reminders", "--url", cluster.url)["total"] == 1
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
@@ -325,16 +325,16 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 
 def test_who_closes_stdout_wants_to_hear_nothing(mails: ShuffleQueue) -> None:
     mails.write("t", {"a": "b"})
-    ended = shell("$W queue mails --once >&-")
+    ended = shell("$W queue observe mails --once >&-")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert shell("$W queue mails --once >&- 2>&-").returncode == 0
+    assert shell("$W queue observe mails --once >&- 2>&-").returncode == 0
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_is_no_fault_of_the_redis(mails: ShuffleQueue) -> None:
     mails.write("t", {"a": "b"})
-    ended = shell("$W queue mails --once >/dev/full")
+    ended = shell("$W queue observe mails --once >/dev/full")
     assert ended.returncode == 1
     assert ended.stderr == "workstealing: stdout cannot be written to: No space left on device\n"
     assert shell("$W doctor >/dev/full").returncode == 1
@@ -348,21 +348,23 @@ class TestCassandra:
             queue.put(message, due)
         at = f"cassandra://127.0.0.1:{cassandra.node.cql}/{KEYSPACE}/{cassandra.table}"
         before = cassandra.rows()
-        seen = command.json("queue", "mails", "--cassandra", at, "--once")
+        seen = command.json("queue", "observe", "mails", "--cassandra", at, "--once")
         assert (seen["kind"], seen["period_seconds"], len(seen["time_shards"])) == ("time", 3600, 5)
         assert (seen["waiting"], seen["due"], seen["total"]) == (3, 2, 3)
         assert "TimeShardQueue mails: 3 messages" in command(
-            "queue", "mails", "--cassandra", at, "--times", "2", "--interval", "100ms"
+            "queue", "observe", "mails", "--cassandra", at, "--times", "2", "--interval", "100ms"
         )
         assert cassandra.rows() == before
 
     def test_what_is_not_there(self, cassandra: CassandraServer, command: Any) -> None:
         at = f"cassandra://cassandra:secret@127.0.0.1:{cassandra.node.cql}/{KEYSPACE}"
-        said = command.refused("queue", "mails", "--cassandra", f"{at}/{cassandra.table}")
+        said = command.refused(
+            "queue", "observe", "mails", "--cassandra", f"{at}/{cassandra.table}"
+        )
         assert "there is no queue 'mails' in workstealing.queues: check the name and" in said
-        said = command.refused("queue", "mails", "--cassandra", f"{at}/others")
+        said = command.refused("queue", "observe", "mails", "--cassandra", f"{at}/others")
         assert "workstealing.others cannot be read" in said
         nobody = f"cassandra://cassandra:secret@127.0.0.1:{free_port()}/{KEYSPACE}"
-        said = command.refused("queue", "mails", "--cassandra", nobody)
+        said = command.refused("queue", "observe", "mails", "--cassandra", nobody)
         assert "the Cassandra at --cassandra cannot be used" in said
         assert "secret" not in said

@@ -19,7 +19,7 @@ from workstealing.dashboard.steering import steer_dead
 from workstealing.dashboard.watched import DeadItem, payload_text, watch
 from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
-from workstealing.structures import Ick, Log, ShardedIck, ShuffleQueue, TimeShardQueue
+from workstealing.structures import FairQueue, Ick, Log, ShardedIck, ShuffleQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue import RedisStore
 
 __all__ = ["patient"]
@@ -69,6 +69,16 @@ def shuffle_queue(client: Any, payload: bytes) -> Any:
     return made
 
 
+def fair_queue(client: Any, payload: bytes) -> Any:
+    """Return a queue with a dead message."""
+    made = FairQueue(client, "fair", max_attempts=1)
+    made.write("acme <b>", {"body": payload}, account="<b>")
+    message = made.read("c")
+    assert message is not None
+    assert made.nack(message) == 1
+    return made
+
+
 def time_shard_queue(client: Any, payload: bytes) -> Any:
     """Return a queue with a dead message."""
     made = TimeShardQueue(RedisStore(client), "later", period=3600, max_attempts=1)
@@ -87,7 +97,7 @@ def log(client: Any, payload: bytes) -> Any:
     return Log(client, "activity")
 
 
-MAKERS = [ick, sharded_ick, shuffle_queue, time_shard_queue, log]
+MAKERS = [ick, sharded_ick, shuffle_queue, fair_queue, time_shard_queue, log]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -110,7 +120,7 @@ def test_every_structure_tells_of_its_dead(
     assert "once" in item["error"] or "times" in item["error"]
     assert item["age"].endswith(("s", "min"))
     assert item["died"].endswith("UTC")
-    assert item["tenant"] == ("acme <b>" if make is shuffle_queue else "\N{EN DASH}")
+    assert item["tenant"] == ("acme <b>" if make in (shuffle_queue, fair_queue) else "\N{EN DASH}")
     if make in (shuffle_queue, log):
         # It is said once, and with its structure.
         assert item["place"].endswith(", group senders")
@@ -123,7 +133,7 @@ def test_every_structure_tells_of_its_dead(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [shuffle_queue, time_shard_queue, log, ick])
+@pytest.mark.parametrize("make", [shuffle_queue, fair_queue, time_shard_queue, log, ick])
 def test_ten_megabytes_are_shortened(
     redis7: RedisServer, never_recruiter: Recruiter, make: Any
 ) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from support.dashboards import make_app
+from support.pages import ROOT, running, text_of
 from workstealing import Recruiter
 from workstealing.cli import dashboard as command
 from workstealing.dashboard import (
@@ -17,24 +17,24 @@ from workstealing.dashboard import (
     views,
 )
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE = (DOCS / "dashboard.md").read_text("utf-8")
+PAGE = text_of("docs/dashboard.md")
 
 
 def test_the_blocks_run(client: Any, never_recruiter: Recruiter) -> None:
-    first, own = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    names: dict[str, Any] = {"the_tests_client": client, "__name__": __name__}
-    exec(first.replace("redis.Redis()", "the_tests_client"), names)
-    header = {"Authorization": "Bearer a secret of 16 characters or more"}
-    page = names["app"].test_client().get("/workstealing/", headers=header).text
-    for name in ("hash_field_expiry.items", "hash_field_expiry.ledger.default", "dirty:documents"):
-        assert f">{name}</bdi>" in page
-    names["ledger"].close()
-    exec(own, names)
+    here = {"redis.Redis()": "the_tests_client"}
+    with running("docs/dashboard.md", replace=here) as page:
+        names = page.run(the_tests_client=client, __name__=__name__)
+        header = {"Authorization": "Bearer a secret of 16 characters or more"}
+        shown = names["app"].test_client().get("/workstealing/", headers=header).text
+        jobs = ("hash_field_expiry.items", "hash_field_expiry.ledger.default")
+        for name in (*jobs, "dirty:documents"):
+            assert f">{name}</bdi>" in shown
+        names["ledger"].close()
+        page.run()
     app = make_app(never_recruiter, client, structures=[names["mine"]])
-    page = app.test_client().get("/ws/").text
-    assert "17 stale drafts" in page
-    assert "1,200" in page
+    shown = app.test_client().get("/ws/").text
+    assert "17 stale drafts" in shown
+    assert "1,200" in shown
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
@@ -60,4 +60,4 @@ def test_the_bounds_are_those_of_the_code() -> None:
 
 def test_the_pictures_are_there_and_small() -> None:
     for name in re.findall(r"!\[[^]]*\]\(([^)]*)\)", PAGE):
-        assert 10_000 < (DOCS / name).stat().st_size < 200_000
+        assert 10_000 < (ROOT / "docs" / name).stat().st_size < 200_000

@@ -12,10 +12,18 @@ from workstealing import Recruiter
 from workstealing.dashboard.queries import structure_figures
 from workstealing.dashboard.steering import steer_dead
 from workstealing.dashboard.watched import Watched, watch, watch_all
-from workstealing.jobs import QueueExpiry, ShuffleQueueReaper, TimeShardSweeper
+from workstealing.jobs import FairQueueReaper, QueueExpiry, ShuffleQueueReaper, TimeShardSweeper
+from workstealing.jobs.fair_queue_reaper import WHAT as LAPSED
 from workstealing.jobs.shuffle_queue_reaper.job import WAITING
 from workstealing.recruiting.slice import Slice
-from workstealing.structures import AsyncShuffleQueue, ShuffleQueue, TimeShardQueue
+from workstealing.structures import (
+    AsyncFairQueue,
+    AsyncShuffleQueue,
+    FairQueue,
+    ShuffleQueue,
+    TimeShardQueue,
+)
+from workstealing.structures.fair_queue import NewMessage
 from workstealing.structures.time_shard_queue import RedisStore
 
 __all__ = ["patient"]
@@ -41,6 +49,37 @@ def test_every_server_tells_of_a_shuffle_queue(any_server: AnyServer) -> None:
     assert (found.watched.name, found.watched.kind) == ("mails", "shuffle queue")
     queue.ack(*held)
     assert figures(queue).size == len(ids) - 3
+
+
+def test_every_server_tells_of_a_fair_queue(any_server: AnyServer) -> None:
+    client = any_server.client()
+    queue = FairQueue(client, "mails", lease=0.001)
+    assert (figures(queue).size, figures(queue).dead_size, figures(queue).due) == (0, 0, None)
+    assert client.keys("mails*") == []
+    queue.write_many([NewMessage("acme", {"n": n}, delay=60 * (n == 4)) for n in range(5)])
+    held = queue.read_many("gone", 3)
+    reaper = FairQueueReaper(queue)
+    wait_until(lambda: reaper.backlog().count == 3, "the leases' end")
+    found = figures(reaper)
+    assert (found.size, found.due.count, found.due.what) == (5, 3, LAPSED)
+    assert found.watched.job == "fair_queue_reaper.mails"
+    assert (found.watched.name, found.watched.kind) == ("mails", "fair queue")
+    queue.ack(*held)
+    assert (figures(queue).size, figures(reaper).due.count) == (2, 0)
+
+
+def test_every_server_tells_of_idle_fair_queues(any_server: AnyServer) -> None:
+    client = any_server.client()
+    for number in range(3):
+        FairQueue(client, f"q{number}", ttl=1.0).write("acme", {"a": "b"})
+    kept = FairQueue(client, "kept")
+    kept.write("acme", {"a": "b"})
+    late = FairQueue(client, "q0", clock_shift_ms=60_000)
+    found = figures(QueueExpiry(late))
+    # Each has its facts, its accounts, those that are ready, messages, and a notification.
+    assert (found.size, found.due.count, found.due.what) == (4, 15, "keys of idle queues")
+    assert (found.watched.name, found.watched.kind) == ("fair_queues", "fair queues")
+    assert found.due.oldest_seconds > 0
 
 
 def test_every_server_tells_of_idle_queues(any_server: AnyServer) -> None:
@@ -79,18 +118,25 @@ def test_queues_come_once_and_the_job_knows_more(redis7: RedisServer) -> None:
     shuffle = ShuffleQueue(client, "mails")
     timed = TimeShardQueue(RedisStore(client), "mails")
     asynchronous = AsyncShuffleQueue(redis7.async_client(), "others")
+    fair, other = FairQueue(client, "mails"), AsyncFairQueue(redis7.async_client(), "others")
     jobs = [
         ShuffleQueueReaper(shuffle),
         TimeShardSweeper(timed),
         QueueExpiry(asynchronous),
         ShuffleQueueReaper(asynchronous),
+        FairQueueReaper(fair),
+        QueueExpiry(other),
+        FairQueueReaper(other),
     ]
-    found = watch_all([timed, shuffle], jobs)
+    found = watch_all([timed, shuffle, fair], jobs)
     assert [(each.kind, each.name, each.due is not None) for each in found] == [
         ("shuffle queue", "mails", True),
         ("time shard queue", "mails", True),
         ("shuffle queues", "shuffle_queues", True),
         ("shuffle queue", "others", True),
+        ("fair queue", "mails", True),
+        ("fair queues", "fair_queues", True),
+        ("fair queue", "others", True),
     ]
 
 
@@ -136,6 +182,25 @@ def test_dead_messages_of_a_group_are_put_back_for_it_alone(redis7: RedisServer)
     assert structure_figures(watched).dead_size == 0
 
 
+def test_dead_messages_of_a_fair_queue_are_put_back_or_forgotten(redis7: RedisServer) -> None:
+    queue = FairQueue(redis7.client(), "mails", max_attempts=1)
+    ids = [queue.write("acme", {"n": number}, account="big") for number in range(3)]
+    assert queue.nack(*queue.read_many("c", 3)) == 3
+    watched = watch(queue)
+    assert members(watched) == [(each, "") for each in ids]
+    found = structure_figures(watched)
+    assert (found.size, found.dead_size) == (0, 3)
+    assert all(each.attempts == 1 and each.died and each.tenant == "acme" for each in found.dead)
+    said = steer_dead("revive", watched, item_key_of(watched, ids[1]), sure=False)
+    assert said.startswith("1 item of")
+    message = queue.read("c")
+    assert message is not None
+    assert (message.fields, message.account, message.attempts) == ({b"n": b"1"}, "big", 1)
+    said = steer_dead("discard", watched, "all", sure=True)
+    assert said.startswith("2 items of")
+    assert structure_figures(watched).dead_size == 0
+
+
 def item_key_of(watched: Watched, member: str, part: str = "") -> str:
     """Return a dead item's key in the page's forms."""
     listed = structure_figures(watched).dead
@@ -166,9 +231,16 @@ def test_a_recruiters_page_shows_its_queues(
     queue.write("acme", {"a": "b"})
     never_recruiter.install(ShuffleQueueReaper(queue), rate=0.1)
     never_recruiter.install(QueueExpiry(queue), rate=0.1)
+    fair = FairQueue(client, "fair \x1b[31m")
+    fair.write("acme", {"a": "b"})
+    never_recruiter.install(FairQueueReaper(fair), rate=0.1)
+    never_recruiter.install(QueueExpiry(fair), rate=0.1)
     timed = TimeShardQueue(RedisStore(client), "reminders")
     never_recruiter.install(TimeShardSweeper(timed), rate=0.1)
     page = make_app(never_recruiter, client).test_client().get("/ws/").text
     assert "could not be asked" not in page
-    for part in ("shuffle queue", "shuffle queues", "time shard queue", ">reminders</bdi>"):
+    for part in (
+        *("shuffle queue", "shuffle queues", "fair queue", "fair queues", "time shard queue"),
+        ">reminders</bdi>",
+    ):
         assert part in page

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.servers import RedisServer
+from support.servers import RedisServer, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -76,6 +78,88 @@ def test_the_proof_sees_each_loss(archive: Any, claim: int, spoil: Callable[[Any
     assert claim in lost(archive)
 
 
+def perform(*jobs: str) -> None:
+    """Perform slices of jobs in the web workers' way; the ledger has counted them then."""
+    from archive import parts
+
+    recruiter = parts.web_recruiter()
+    for name in jobs or recruiter.jobs():
+        recruiter.perform(name)
+    for hook in recruiter.hooks():
+        hook.close()
+
+
+def test_the_proof_sees_each_row_that_the_dashboard_lacks(archive: Any) -> None:
+    from archive import proof
+
+    perform()
+
+    counted = proof.slices(archive)
+    assert len(counted) == 6
+    page = web_page(archive)
+    assert set(counted.items()) <= set(proof.shown(page).items())
+
+    def lost(page: str, least: dict[str, int] = counted, most: dict[str, int] = counted) -> int:
+        return proof.dashboard_claim(page, least, most).lost
+
+    assert lost(page) == 0
+    # A page that only names the jobs proves nothing.
+    assert lost(" ".join(counted)) == 6
+    assert lost(page.replace(">mark_forgotten<", ">another<")) == 1
+    more = {name: count + 1 for name, count in counted.items()}
+    assert lost(page, more, more) == 6, "figures from before this run"
+    none = dict.fromkeys(counted, 0)
+    assert lost(page, none, none) == 6, "slices that nobody has counted"
+    # One more slice is counted, and the page is from before it.
+    perform("mark_forgotten")
+    assert lost(page, proof.slices(archive), proof.slices(archive)) == 1
+    archive.client.flushall()
+    assert lost(web_page(archive)) == 6, "a dashboard without the fleet's figures"
+
+
+def web_page(mine: Any) -> str:
+    """Return the page of the dashboard of a process that has performed nothing."""
+    import flask
+    from archive import parts
+
+    from workstealing import Recruiter
+    from workstealing.dashboard import create_dashboard
+
+    app = flask.Flask("another")
+    recruiter = parts.with_jobs(Recruiter(), mine, 1.0)
+    app.register_blueprint(create_dashboard(recruiter, mine.client), url_prefix="/workstealing")
+    return app.test_client().get("/workstealing/").text
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_the_proof_sees_each_error_of_a_visitor(archive: Any, method: str) -> None:
+    from archive import proof, traffic
+
+    class Broken(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            self.send_response(500 if self.command == method else 409)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST = answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None: ...
+
+    assert archive.store.count("pages") == 2
+    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
+        threading.Thread(target=server.serve_forever).start()
+        visitors = traffic.Traffic(("127.0.0.1", server.server_port))
+        try:
+            with visitors:
+                wait_until(lambda: visitors.counts["error"], "an error")
+        finally:
+            server.shutdown()
+    claim = proof.visitors_claim(visitors.counts)
+    assert claim.lost == visitors.counts["error"] > 0
+    assert proof.visitors_claim({**visitors.counts, "error": 0}).lost == 0
+
+
 def test_a_capture_that_was_acknowledged_and_is_gone_is_lost(archive: Any) -> None:
     assert lost(archive, {"a": 2, "c": 1}) == {0: 2}
 
@@ -138,7 +222,6 @@ def test_a_capture_is_marked_and_a_hit_enlists(archive: Any) -> None:
 
 
 def test_the_statsd_server_adds_up_by_side_and_job() -> None:
-    from support.servers import wait_until
     from workstealing.metrics.statsd import StatsDHooks  # noqa: F401 - the extra is there
 
     with pytest.MonkeyPatch.context() as patch:

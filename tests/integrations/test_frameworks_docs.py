@@ -1,35 +1,20 @@
-"""The Python blocks of docs/frameworks.md run as they stand."""
+"""The Python blocks of docs/frameworks.md, django.md and celery_rq.md run as they stand."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import httpx
 from aiohttp import web
 from fastapi import FastAPI, Response
 
+from support.pages import ROOT, run_page, running, text_of
 from workstealing import Recruiter
 from workstealing.integrations.celery import WorkStealing as CeleryWorkStealing
 from workstealing.integrations.rq import Worker
 from workstealing.testing import always
-
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "frameworks.md").read_text("utf-8")
-
-
-def blocks(heading: str) -> list[str]:
-    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
-
-
-def run(block: str, **names: Any) -> dict[str, Any]:
-    names.setdefault("__name__", "shop")
-    exec(compile(block, "docs", "exec"), names)
-    return names
 
 
 async def enlisted_by(app: FastAPI, recruiter: Recruiter, *paths: str) -> list[int]:
@@ -44,27 +29,31 @@ async def enlisted_by(app: FastAPI, recruiter: Recruiter, *paths: str) -> list[i
 
 
 async def test_asgi() -> None:
-    every, some = blocks("ASGI: Starlette and FastAPI")
-    names = run(every, app=FastAPI())
-    assert await enlisted_by(names["app"], names["recruiter"], "/nowhere") == [1]
     # The page leaves the handler's body out.
     hit = "item: int): return Response('', 200, {'X-Cache': 'hit'})"
-    names = {**names, "app": FastAPI(), "Response": Response}
-    run(some.replace("item: int): ...", hit), **names)
-    paths = ("/nowhere", "/item/17")
-    assert await enlisted_by(names["app"], names["recruiter"], *paths) == [1, 2]
+    with running(
+        "docs/frameworks.md",
+        section="ASGI: Starlette and FastAPI",
+        replace={"item: int): ...": hit},
+    ) as page:
+        names = page.run(app=FastAPI())
+        assert await enlisted_by(names["app"], names["recruiter"], "/nowhere") == [1]
+        page.run(app=FastAPI(), Response=Response)
+        paths = ("/nowhere", "/item/17")
+        assert await enlisted_by(names["app"], names["recruiter"], *paths) == [1, 2]
 
 
 def test_aiohttp() -> None:
     routes = web.RouteTableDef()
-    (block,) = blocks("aiohttp")
-    run(block, routes=routes, recruiter=always())
+    given = {"routes": routes, "recruiter": always()}
+    run_page("docs/frameworks.md", given, section="aiohttp")
     assert len(routes) == 1
 
 
 def test_django() -> None:
     """In a process of its own: settings are for ever."""
-    (block,) = blocks("Django")
+    with running("docs/django.md") as page:
+        block = page.take()
     program = f"""
 import sys, types
 shop, maintenance = types.ModuleType("shop"), types.ModuleType("shop.maintenance")
@@ -89,19 +78,17 @@ WorkStealingMiddleware(lambda request: None)
 
 
 def test_celery() -> None:
-    (block,) = blocks("Celery")
-    names = run(block)
+    names = run_page("docs/celery_rq.md", {"__name__": "shop"}, section="Celery")
     assert names["WorkStealing"] is CeleryWorkStealing
     # The boot step for idle moments.
     assert any("Idle" in step.name for step in names["app"].steps["worker"])
 
 
 def test_rq() -> None:
-    (block,) = blocks("RQ")
-    worker = run(block)["ShopWorker"]
+    worker = run_page("docs/celery_rq.md", section="RQ")["ShopWorker"]
     assert issubclass(worker, Worker)
 
 
 def test_links() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", PAGE):
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text_of("docs/frameworks.md")):
         assert (ROOT / "docs" / target).exists(), target

@@ -16,6 +16,7 @@ from support.set_clock import SetClock
 from support.table_source import TableSource
 from workstealing.errors import Aborted
 from workstealing.jobs import (
+    FairQueueReaper,
     HashFieldExpiry,
     IckReaper,
     KeyExpiry,
@@ -31,6 +32,7 @@ from workstealing.jobs.log_compactor import Compactor
 from workstealing.recruiting import Job, Slice
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -75,6 +77,32 @@ def messages(client: Any) -> Job:
     queue.read_many("g", "c", 20)
     time.sleep(0.01)
     return ShuffleQueueReaper(queue, limit=50, lease=0.001)
+
+
+def leases(client: Any) -> Job:
+    queue = FairQueue(client, "f", lease=0.001)
+    for number in range(20):
+        queue.write(f"t{number}", {"n": "x" * 500}, ttl=3600)
+    queue.read_many("c", 20)
+    time.sleep(0.01)
+    # All is past its deadline, and every consumer and account is forgotten.
+    return FairQueueReaper(FairQueue(client, "f", clock_shift_ms=DAY_MS), limit=50)
+
+
+def idle_fair_queue(client: Any) -> Job:
+    queue = FairQueue(client, "e")
+    queue.write("t", {"n": 1}, tracking_id="x", dedupe=("k", 60))
+    return QueueExpiry(FairQueue(client, "e", clock_shift_ms=30 * DAY_MS))
+
+
+def idle_fair_queue_with_dead(client: Any) -> Job:
+    queue = FairQueue(client, "e", max_attempts=1)
+    for number in range(3):
+        queue.write("t", {"n": number})
+    message = queue.read("c")
+    assert message is not None
+    assert queue.nack(message) == 1
+    return QueueExpiry(FairQueue(client, "e", clock_shift_ms=30 * DAY_MS))
 
 
 def idle_queue(client: Any) -> Job:
@@ -140,7 +168,10 @@ JOBS = [
     keys,
     ick,
     messages,
+    leases,
     idle_queue,
+    idle_fair_queue,
+    idle_fair_queue_with_dead,
     consumed,
     ids,
     full_blocks,

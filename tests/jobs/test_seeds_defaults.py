@@ -11,6 +11,7 @@ from support.patience import GUARD_SECONDS, patient  # noqa: F401 - an autouse f
 from support.servers import RedisServer
 from support.table_source import TableSource
 from workstealing.jobs import (
+    FairQueueReaper,
     HashFieldExpiry,
     IckReaper,
     ShuffleQueueReaper,
@@ -19,7 +20,7 @@ from workstealing.jobs import (
 )
 from workstealing.recruiting import Outcome, Slice
 from workstealing.recruiting.job import Job
-from workstealing.structures import Ick, Log, ShuffleQueue, TrackedSet, VolatileHashes
+from workstealing.structures import FairQueue, Ick, Log, ShuffleQueue, TrackedSet, VolatileHashes
 from workstealing.testing import always
 
 MANY = 600
@@ -102,6 +103,20 @@ def test_shuffle_queue_reaper_sets_a_message_aside_after_5_deliveries(
         time.sleep(0.01)
         job.perform(Slice(25, 60.0))
     assert len(queue.dead("g")) == 1
+    assert delivered == 5
+
+
+def test_a_fair_queue_sets_a_message_aside_after_5_deliveries(redis7: RedisServer) -> None:
+    queue: FairQueue = FairQueue(redis7.client(), "q", lease=0.001)
+    queue.write("tenant", {"poison": "1"})
+    job = FairQueueReaper(queue)
+    delivered = 0
+    end = time.monotonic() + GUARD_SECONDS
+    while not queue.dead() and time.monotonic() < end:
+        delivered += queue.read("c") is not None
+        time.sleep(0.01)
+        job.perform(Slice(25, 60.0))
+    assert len(queue.dead()) == 1
     assert delivered == 5
 
 

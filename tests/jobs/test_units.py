@@ -54,6 +54,7 @@ from workstealing.recruiting import Recruiter, Slice
 from workstealing.recruiting.job import Job, counted, would_handle
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     ShuffleQueue,
@@ -382,6 +383,30 @@ def idle_queues(server: AnyServer) -> tuple[Callable[..., Job], int]:
     return lambda **options: QueueExpiry(late, **options), len(keys)
 
 
+def idle_fair_queues(server: AnyServer) -> tuple[Callable[..., Job], int]:
+    """Let fair queues be idle, of which one has set a message aside: that and its facts stay."""
+    client = server.client()
+    for number in range(4):
+        queue: FairQueue = FairQueue(client, f"f{number}", ttl=60.0, max_attempts=1)
+        queue.set_rule("*", weight=2)
+        for tenant in range(3):
+            queue.write(f"t{tenant}", {"a": "b"}, tracking_id=f"{tenant}", dedupe=("k", 60))
+        message = queue.read("c")
+        assert message is not None
+        if not number:
+            assert queue.nack(message) == 1
+    keys = [
+        key
+        for number in range(4)
+        for key in client.scan_iter(f"f{number}/fair/*")
+        if b"}/read." not in key and client.pttl(key) == -1
+    ]
+    kept = [key for key in keys if key.startswith(b"f0/") and key.endswith((b"/dead", b"/meta"))]
+    assert len(kept) == 2
+    late = FairQueue(client, "f0", clock_shift_ms=LATE_MS)
+    return lambda **options: QueueExpiry(late, **options), len(keys) - len(kept)
+
+
 def stale_reservations(server: AnyServer) -> tuple[Callable[..., Job], int]:
     """Let reservations go stale."""
     ick: Ick = Ick(server.client(), "u")
@@ -440,6 +465,7 @@ STRUCTURES: dict[str, tuple[Callable[[AnyServer], Any], str]] = {
     "HashFieldExpiry": (expired_fields, "redis7"),
     "KeyExpiry": (overdue_keys, "redis7"),
     "QueueExpiry": (idle_queues, "redis7"),
+    "QueueExpiry of fair queues": (idle_fair_queues, "redis7"),
     "IckReaper": (stale_reservations, "redis7"),
     "LogTrimmer": (old_blocks, "redis7"),
     "LogCompactor": (loose_blocks, "redis7"),
@@ -465,8 +491,8 @@ def test_the_jobs_of_structures_count_alike(name: str, request: pytest.FixtureRe
             done = job.perform(Slice(7, 60.0))
         except Aborted:
             continue
-        # A hash of a few fields is adopted as a whole.
-        assert done <= (9 if name == "AdoptHashes" else 7)
+        # A hash of a few fields is adopted as a whole, and a fair queue is deleted as a whole.
+        assert done <= {"AdoptHashes": 9, "QueueExpiry of fair queues": 6 + 17}.get(name, 7)
         total, idle = total + done, 0 if done else idle + 1
     assert total == planted
     assert job.backlog(60.0).count == 0

@@ -11,6 +11,7 @@ import os
 import pytest
 
 from support import proof
+from support.killed_fair_queues import KilledFairQueue
 from support.killed_protocols import MovingFleet, Protocol, ResizedIck, model_of
 from support.killed_queues import Adoption, ChangedQueue
 from support.moving_namespace import moving_namespace
@@ -22,7 +23,9 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 @pytest.mark.parametrize("server", ["redis7", "redis8", "redis82", "valkey9"])
 @pytest.mark.parametrize(
-    "protocol", [MovingFleet, ResizedIck, ChangedQueue, Adoption], ids=lambda each: each.__name__
+    "protocol",
+    [MovingFleet, ResizedIck, ChangedQueue, KilledFairQueue, Adoption],
+    ids=lambda each: each.__name__,
 )
 def test_a_protocol_outlives_its_processes(
     request: pytest.FixtureRequest, protocol: type[Protocol], server: str

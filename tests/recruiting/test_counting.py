@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import signal
 import sys
 import threading
@@ -359,3 +360,14 @@ class TestFaultyArguments:
         recruiter = Recruiter(random=lambda: 1.0)
         recruiter.install(FunctionJob(lambda slice: 1, name="a"), rate=1)
         assert {recruiter.enlist() for _ in range(1_000)} == {Outcome.DISMISSED}
+        assert recruiter.stats()["enlisted"] == 1_000
+
+    @pytest.mark.parametrize("rate", [1, 0.5])
+    def test_a_random_of_1_dismisses_one_caller_and_no_more(self, rate: float) -> None:
+        """Rounding may make a 1.0, once in millions of draws; it is not the end of all work."""
+        numbers = itertools.chain([0.0, 0.0, 1.0, 1.0], itertools.repeat(0.0))
+        recruiter = Recruiter(random=lambda: next(numbers))
+        recruiter.install(FunctionJob(lambda slice: 1, name="a"), rate=rate)
+        outcomes = [recruiter.enlist() for _ in range(4)]
+        assert outcomes == [Outcome.WORKED, Outcome.DISMISSED, Outcome.WORKED, Outcome.WORKED]
+        assert recruiter.stats()["enlisted"] == 4

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from simulate import main
 
+from support.pages import ROOT, blocks_of, text_of
 from workstealing import Adaptive
 
 pytestmark = pytest.mark.slow
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-TEXT = (DOCS / "adaptive.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+TEXT = text_of("docs/adaptive.md")
 
 
 def test_the_table_and_the_picture_are_those_of_the_program(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (console,) = re.findall(
-        r"```console\n\$ python benchmarks/simulate.py (.*)\n((?:.*\n)*?)```", TEXT
-    )
-    command, shown = console
+    (block,) = blocks_of("docs/adaptive.md", ("console",))
+    command, _, shown = block.code.removeprefix("$ python benchmarks/simulate.py ").partition("\n")
     svg = tmp_path / "adaptive.svg"
     assert main([*command.split(), "--svg", str(svg)]) == 0
     assert capsys.readouterr().out == shown

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from support.pages import running
 from support.processes import spawn
 from support.servers import RedisServer, wait_until
 from workstealing import Recruiter
@@ -168,20 +168,20 @@ def test_install_counts_the_drivers_recruits_beside_those_of_tasks(
 
 
 def test_the_block_of_the_docs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = TESTS.parent / "docs" / "spark_listener.md"
-    first, logs = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
     # The module of docs/spark_epilogues.md, with a recruiter of this test's.
     made = always(seconds=5.0)
     made.job(rate=1.0, name="note")(lambda slice: 1)
     module = types.ModuleType("shop_recruiting")
     module.make_recruiter = lambda: made  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "shop_recruiting", module)
-    names: dict[str, Any] = {"spark": spark, "__name__": "notebook"}
-    exec(first, names)
-    wait_until(lambda: made.stats()["enlisted"] == 1, "the driver's enlist")
-    names["listener"].stop()
-    compile(logs, "docs", "exec")
-    assert 'getLogger("workstealing.spark")' in logs
+    logger = logging.getLogger("workstealing.spark")
+    monkeypatch.setattr(logger, "level", logging.WARNING)
+    with running("docs/spark_listener.md") as page:
+        names = page.run(spark=spark)
+        wait_until(lambda: made.stats()["enlisted"] == 1, "the driver's enlist")
+        names["listener"].stop()
+        page.run()
+    assert logger.level == logging.INFO
 
 
 DRIVER = """

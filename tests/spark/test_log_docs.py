@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.pages import running
 from support.servers import RedisServer
 from workstealing.structures import Log
 
@@ -18,18 +18,14 @@ pytest.importorskip("pyspark")
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark_log.md"
-
 
 def test_the_blocks(spark: SparkSession, redis7: RedisServer, tmp_path: Path) -> None:
-    text = PAGE.read_text("utf-8").replace(
-        'format("workstealing.log")', f'format("workstealing.log").option("url", {redis7.url!r})'
-    )
-    first, second = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-    names: dict[str, Any] = {"spark": spark, "checkpoint": str(tmp_path)}
-    exec(compile(first, "docs", "exec"), names)
-    assert Log(redis7.client(), "activity").length() == 2
-    exec(compile(second, "docs", "exec"), names)
+    text = 'format("workstealing.log")'
+    here = {text: f'{text}.option("url", "{redis7.url}")'}
+    with running("docs/spark_log.md", replace=here) as page:
+        names = page.run(spark=spark, checkpoint=str(tmp_path))
+        assert Log(redis7.client(), "activity").length() == 2
+        page.run()
     names["query"].processAllAvailable()
     names["query"].stop()
     copied: Any = Log(redis7.client(), "users").read(0, 10)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
+import os
+import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from support.pages import blocks_of, running, text_of
+from support.postgres import PostgresServer
+from support.servers import RedisServer
 from workstealing.jobs import (
     AdoptHashes,
     HashFieldExpiry,
@@ -22,16 +29,19 @@ from workstealing.spark import reconcile, sweep
 from workstealing.spark.reconciling import IDS_A_STEP
 from workstealing.spark.stages import IDLE_IN_A_ROW, SLICE_SECONDS
 from workstealing.spark.sweeping import SCHEMA, VAIN_ROUNDS
+from workstealing.structures import TrackedSet, VolatileHashes
 
-DOCS = (Path(__file__).resolve().parents[2] / "docs" / "spark_sweeps.md").read_text()
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DOCS = text_of("docs/spark_sweeps.md")
 
 
 def test_the_code_calls_the_functions_as_they_are() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
     calls = [
         node
-        for block in blocks
-        for node in ast.walk(ast.parse(block))
+        for block in blocks_of("docs/spark_sweeps.md")
+        for node in ast.walk(ast.parse(block.code))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     ]
     known = {"sweep": sweep, "reconcile": reconcile}
@@ -43,14 +53,63 @@ def test_the_code_calls_the_functions_as_they_are() -> None:
         signature.bind(*call.args, **dict.fromkeys(names))
 
 
-def test_the_factory_makes_the_job() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
-    (block,) = (block for block in blocks if "def make_field_expiry" in block)
-    names: dict[str, object] = {}
-    exec(block.replace("connect()", 'connect("redis://127.0.0.1:1")'), names)
-    job = names["make_field_expiry"]()  # type: ignore[operator]
-    assert isinstance(job, DivisibleJob)
-    assert job.name == "hash_field_expiry.items"
+MAKE_TRACKED = """
+import sqlalchemy
+from workstealing.structures import TrackedSet
+from workstealing.structures.tracked_set.sources import SqlSource
+
+def make_tracked():
+    source = SqlSource(sqlalchemy.create_engine({!r}), "jobs", where={{"state": "queued"}})
+    return TrackedSet(connect(), "jobs", source)
+"""
+
+
+@pytest.mark.slow
+def test_the_code_runs(
+    spark: SparkSession,
+    redis7: RedisServer,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The module shop.maintenance has the page's factory, and one that the page describes."""
+    environment: dict[str, Any] = spark.sparkContext.environment
+    for each in (os.environ, environment):
+        monkeypatch.setitem(each, "WORKSTEALING_REDIS_URL", redis7.url)  # type: ignore[arg-type]
+    _, factory, _ = blocks_of("docs/spark_sweeps.md")
+    (tmp_path / "shop").mkdir()
+    module = factory.code + MAKE_TRACKED.format(postgres.url)
+    (tmp_path / "shop" / "maintenance.py").write_text(module, "utf-8")
+    package = shutil.make_archive(str(tmp_path / "package"), "zip", tmp_path, "shop")
+    monkeypatch.syspath_prepend(package)
+    spark.sparkContext.addPyFile(package)
+    hashes = VolatileHashes(redis7.client(), namespace="items")
+    for number in range(20):
+        hashes.hsetex(f"item:{number}", mapping={"f": "v"}, px=1)
+    with postgres.engine().begin() as connection:
+        connection.exec_driver_sql("DROP TABLE IF EXISTS jobs")
+        connection.exec_driver_sql("CREATE TABLE jobs (id text PRIMARY KEY, state text)")
+        connection.exec_driver_sql("INSERT INTO jobs VALUES ('a', 'queued'), ('b', 'done')")
+    here = {
+        "jdbc:postgresql://db.example:5432/shop": (
+            f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=workstealing"
+        )
+    }
+    try:
+        with running("docs/spark_sweeps.md", replace=here) as page:
+            names = page.run(spark=spark)
+            assert sum(row["items"] for row in names["done"].collect()) == 20
+            assert redis7.client().keys("item:*") == []
+            names = page.run()
+            assert isinstance(names["make_field_expiry"](), DivisibleJob)
+            names = page.run()
+        done = names["done"]
+        assert (done.in_table, done.added, done.removed) == (1, 1, 0)
+        tracked: TrackedSet = TrackedSet(redis7.client(), "jobs")
+        assert tracked.are_tracked(["a", "b"]) == [True, False]
+    finally:
+        with postgres.engine().begin() as connection:
+            connection.exec_driver_sql("DROP TABLE jobs")
 
 
 def test_the_jobs_and_numbers_are_those_of_the_code() -> None:

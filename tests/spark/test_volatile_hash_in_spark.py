@@ -14,6 +14,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 from support.hash_places import NAMESPACE, Place
+from support.pages import run_page, text_of
 from support.servers import RedisServer
 from workstealing.spark import register
 from workstealing.structures import TrackedSet, VolatileHashes
@@ -114,14 +115,11 @@ def test_the_examples_of_the_docs_run(
     spark: SparkSession, redis7: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     TrackedSet(redis7.client(), "documents").track(range(10))
-    text = (Path(__file__).parents[2] / "docs" / "spark_hashes_and_sets.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 3
-    names: dict[str, Any] = {"spark": spark}
-    for block in blocks:
-        # The session's processes have another environment than this test's.
-        text = re.sub(r"(\.format\([^)]*\))", rf"\1.option('url', '{redis7.url}')", block)
-        exec(text.replace("spark.read.", "spark.read.option('partitions', 2)."), names)
+    # The session's processes have another environment than this test's.
+    formats = re.findall(r"\.format\([^)]*\)", text_of("docs/spark_hashes_and_sets.md"))
+    here = {each: f"{each}.option('url', '{redis7.url}')" for each in formats}
+    here["spark.read."] = "spark.read.option('partitions', 2)."
+    names = run_page("docs/spark_hashes_and_sets.md", {"spark": spark}, replace=here)
     assert names["left"].count() == 10
     assert "sub_set" in capsys.readouterr().out
 

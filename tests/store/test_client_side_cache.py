@@ -13,6 +13,7 @@ from workstealing import Outcome
 from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -98,6 +99,14 @@ def test_every_structure(server: RedisServer) -> None:
     message = queue.read("g", "c")
     assert message is not None
     assert queue.ack(message)
+    fair = FairQueue(client, "f")
+    assert fair.read("c") is None
+    fair.write("t", {"a": 1}, tracking_id="x")
+    assert fair.length() == 1
+    taken = fair.read("c")
+    assert taken is not None
+    assert fair.exchange(taken, consumer="c").done == 1
+    assert fair.length() == 0
     ick = Ick(client, "i")
     ick.add({"m": 1})
     assert len(ick.reserve(5)) == 1

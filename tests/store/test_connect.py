@@ -10,6 +10,7 @@ import pytest
 import redis
 import redis.asyncio
 
+from support.pages import running
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer, sentinel_of
 from workstealing import connect
@@ -314,3 +315,19 @@ def test_a_password_that_is_refused_is_not_shown(redis7: RedisServer) -> None:
     assert "verysecret" not in str(caught.value)
     assert "verysecret" not in repr(job_client)
     client.close()
+
+
+def test_the_code_of_the_page_on_servers() -> None:
+    """No connection is made before its first command, so the page's addresses may stay."""
+    with running("docs/servers.md") as page:
+        client = page.run()["client"]
+        there = client.connection_pool.sentinel_manager.sentinels
+        hosts = [each.connection_pool.connection_kwargs["host"] for each in there]
+        assert hosts == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+        kwargs = client.connection_pool.connection_kwargs
+        assert (kwargs["username"], kwargs["password"]) == ("app", "secret")
+        assert page.run()["client"].connection_pool.service_name == "main"
+        pool = page.run()["client"].connection_pool
+    assert issubclass(pool.connection_class, redis.SSLConnection)
+    assert pool.connection_kwargs["host"] == "redis.example"
+    assert pool.connection_kwargs["ssl_keyfile"] == "/etc/redis/client.key"

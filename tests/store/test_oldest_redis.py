@@ -23,6 +23,7 @@ from workstealing.structures import (
     AsyncDurableKeys,
     AsyncVolatileHashes,
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -64,6 +65,7 @@ def demoted(redis62: RedisServer) -> Any:
 WRITES: dict[str, Callable[[Any], Callable[[], Any]]] = {
     "VolatileHashes": lambda c: partial(VolatileHashes(c, "n").hsetex, "h", "f", 1, ex=9),
     "DurableKeys": lambda c: partial(DurableKeys(c, "n").set, "k", 1, ex=9),
+    "FairQueue": lambda c: partial(FairQueue(c, "n").write, "t", {"a": 1}),
     "Ick": lambda c: partial(Ick(c, "n").add, {"m": 1}),
     "Log": lambda c: partial(Log(c, "n").append, b"e"),
     "ShuffleQueue": lambda c: partial(ShuffleQueue(c, "n").write, "t", {"a": 1}),

@@ -24,10 +24,12 @@ from workstealing.store.sending import SentOnce
 from workstealing.structures import (
     AsyncVolatileHashes,
     DurableKeys,
+    FairQueue,
     Log,
     ShuffleQueue,
     VolatileHashes,
 )
+from workstealing.structures.fair_queue import NewMessage
 
 UNKNOWN = "whether it was done is not known, so it was not sent again"
 
@@ -158,6 +160,16 @@ OTHERS: dict[str, tuple[Callable[[Any], Callable[[], Any]], Callable[[Any], Any]
         lambda c: partial(Log(c, "n").append, b"e"),
         lambda c: Log(c, "n").read(0, 9),
         [b"e"],
+    ),
+    "write to a fair queue": (
+        lambda c: partial(FairQueue(c, "n").write, "t", {"a": 1}),
+        lambda c: c.hlen("n/fair/{n}/messages"),
+        1,
+    ),
+    "write_many": (
+        lambda c: partial(FairQueue(c, "n").write_many, [NewMessage("t", {"a": 1})]),
+        lambda c: c.hlen("n/fair/{n}/messages"),
+        1,
     ),
     "write": (
         lambda c: partial(ShuffleQueue(c, "n").write, "t", {"a": 1}),

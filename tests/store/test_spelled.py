@@ -11,7 +11,7 @@ from redis import asyncio as redis_asyncio
 from support.askers import ASKERS
 from support.servers import RedisServer
 from workstealing.store.connection import spelled
-from workstealing.structures import AsyncDurableKeys, AsyncShuffleQueue, DurableKeys
+from workstealing.structures import AsyncDurableKeys, AsyncFairQueue, AsyncShuffleQueue, DurableKeys
 
 pytestmark = pytest.mark.real
 
@@ -61,6 +61,16 @@ async def test_on_an_asyncio_client(redis7: RedisServer, sent: list[Any]) -> Non
         assert await queue.read("g", "c", block=0.01)
         assert await queue.read("g", "c", block=0.01) is None
         await queue.aclose()
+        fair = AsyncFairQueue(client, "f")
+        await fair.set_rule("t*", weight=1.5, max_in_flight=3)
+        await fair.write("tenant", {"a": "b"}, ttl=60, dedupe=("k", 60))
+        await fair.write("tenant", {"a": "b"}, delay=60)
+        message = await fair.read("c", block=0.01)
+        assert message
+        await fair.extend(message)
+        await fair.exchange(message, consumer="c", block=0.01)
+        await fair.stats()
+        await fair.aclose()
     assert len(sent) > 8
     assert numbers_in(sent) == []
 

@@ -27,7 +27,14 @@ from workstealing.metrics.ledger import Ledger, total
 from workstealing.metrics.ledger import read as read_ledger
 from workstealing.recruiting.slice import Outcome
 from workstealing.store import attempt, connect_async
-from workstealing.structures import AsyncLog, AsyncVolatileHashes, Log, ShuffleQueue, VolatileHashes
+from workstealing.structures import (
+    AsyncLog,
+    AsyncVolatileHashes,
+    FairQueue,
+    Log,
+    ShuffleQueue,
+    VolatileHashes,
+)
 from workstealing.testing import always
 
 pytestmark = pytest.mark.real
@@ -117,22 +124,28 @@ def test_an_attempt_aborts_and_goes_through(url: str) -> None:
         assert client.get("k") == b"3"
 
 
-@pytest.mark.parametrize("kind", ["log", "queue"])
+@pytest.mark.parametrize("kind", ["log", "queue", "fair queue"])
 def test_a_wait_has_a_connection_of_its_own(url: str, kind: str, place: Place) -> None:
     with connect(url) as client:
         log, queue = Log(client, "log"), ShuffleQueue(client, "queue")
+        fair = FairQueue(client, "fair")
         found: list[Any] = []
 
         def wait() -> None:
             if kind == "log":
                 found.extend(log.read(0, block=60.0))
-            else:
+            elif kind == "queue":
                 found.append(queue.read("group", "me", block=60.0))
+            else:
+                found.append(fair.read("me", block=60.0))
 
         reader = threading.Thread(target=wait)
         reader.start()
         wait_until(lambda: blocked(place), "the reader to block")
-        _ = log.append(b"entry") if kind == "log" else queue.write("tenant", {"a": "b"})
+        if kind == "log":
+            log.append(b"entry")
+        else:
+            (queue if kind == "queue" else fair).write("tenant", {"a": "b"})
         reader.join(60.0)
         assert len(found) == 1
         assert found[0] is not None

@@ -34,6 +34,7 @@ from workstealing.store.job_client import job_client_of
 from workstealing.store.valkey_clients import redis_client
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -102,9 +103,15 @@ def test_every_structure_takes_it(client: Any) -> None:
     queue = ShuffleQueue(client, "{q}")
     queue.write("tenant", {"f": "v"})
     assert queue.read("workers", "worker 1") is not None
+    fair = FairQueue(client, "{f}")
+    fair.write("tenant", {"f": "v"})
+    taken = fair.read("worker 1", block=0.01)
+    assert taken is not None
+    assert fair.ack(taken) == 1
+    assert fair.read("worker 1", block=0.01) is None
     shards = TimeShardQueue(RedisStore(client), "times")
     shards.put(b"m")
-    for structure in (keys, ick, sharded, log, tracked, queue):
+    for structure in (keys, ick, sharded, log, tracked, queue, fair):
         assert structure.client is redis_client(client)
     Ledger(client)
 

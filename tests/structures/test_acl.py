@@ -65,6 +65,10 @@ RUNS = {
         *(f"structures/shuffle_queue/test_{each}.py" for each in ("contract", "waiting", "stats")),
         *("jobs/shuffle_queue_reaper", "jobs/queue_expiry"),
     ),
+    "fair_queue": (
+        "structures/fair_queue/test_contract.py",
+        *("jobs/fair_queue_reaper", "jobs/queue_expiry/test_fair_queues.py"),
+    ),
     "time_shard_queue": (
         *(
             f"structures/time_shard_queue/test_{each}.py"
@@ -100,11 +104,12 @@ MORE_RUNS = {
 FULL = "test_a_sealed_block_is_compressed_on_a_full_server"
 TOGETHER = {"sharded_Ick": "sharded_Ick,Ick"}
 SECONDS = 1_200
+SEVERAL = ("fair queues", "shuffle queues")
 
 
 def test_each_kind_is_run() -> None:
     # Those that QueueExpiry deletes take part in the run of a single queue.
-    assert {*(each.replace("_", " ") for each in RUNS), "shuffle queues"} == set(ACCESS)
+    assert {*(each.replace("_", " ") for each in RUNS), *SEVERAL} == set(ACCESS)
     more = {each for run in MORE_RUNS for each in run.split(",")}
     # A job of rules has no structure: tests/cli/test_acl.py does its slices as the rule's user.
     assert {name for name, each in JOBS.items() if each.more and each.kinds} <= more
@@ -122,6 +127,9 @@ def test_the_contracts_pass_under_the_rule(kind: str) -> None:
     also = [f"{TESTS}/structures/test_access.py::{own}"] if kind in RUNS else []
     if kind == "log":
         also.append(f"{TESTS}/structures/test_access.py::{FULL}")
+    if kind == "fair_queue":
+        # Only a withdrawal removes a receipt.
+        also.append(f"{TESTS}/structures/fair_queue/test_grants.py::TestGivingBack")
     if kind == "shuffle_queue":
         # Only a read that comes a second time moves its group back, and only a withdrawal removes a
         # receipt.

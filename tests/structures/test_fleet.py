@@ -36,6 +36,7 @@ from workstealing.structures import (
     AsyncRedisStore,
     AsyncVolatileHashes,
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -263,6 +264,7 @@ class TestOtherStructures:
                 TrackedSet(fleet, name),
                 Log(fleet, name),
                 ShuffleQueue(fleet, name),
+                FairQueue(fleet, name),
                 TimeShardQueue(RedisStore(fleet), name),
             ]
             assert all(each.client is fleet.client_of(name) for each in made)
@@ -331,6 +333,15 @@ async def life_of_shuffle_queue(one: Any, other: Any, _: str, say: Say) -> None:
     assert await say(other.read("workers", "worker")) is None
 
 
+async def life_of_fair_queue(one: Any, other: Any, _: str, say: Say) -> None:
+    await say(one.write("tenant", {"number": 1}))
+    message = await say(other.read("worker"))
+    assert message.fields == {b"number": b"1"}
+    assert await say(one.ack(message)) == 1
+    assert await say(other.read("worker")) is None
+    assert await say(one.delete()) > 0
+
+
 async def life_of_time_shard_queue(one: Any, other: Any, _: str, say: Say) -> None:
     await say(one.put("message"))
     taken = await say(other.take("reader", drain_all=True))
@@ -347,6 +358,7 @@ LIVES: dict[str, Callable[..., Any]] = {
     "TrackedSet": life_of_tracked_set,
     "Log": life_of_log,
     "ShuffleQueue": life_of_shuffle_queue,
+    "FairQueue": life_of_fair_queue,
     "TimeShardQueue": life_of_time_shard_queue,
 }
 SPREAD = ("VolatileHashes", "DurableKeys")

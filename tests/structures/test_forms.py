@@ -14,6 +14,7 @@ from workstealing.errors import ConfigurationError
 
 NAMES = (
     "DurableKeys",
+    "FairQueue",
     "Ick",
     "Log",
     "RedisStore",

@@ -9,7 +9,14 @@ import pytest
 
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError
-from workstealing.structures import Ick, Log, ShardedIck, ShuffleQueue, TimeShardQueue
+from workstealing.structures import (
+    FairQueue,
+    Ick,
+    Log,
+    ShardedIck,
+    ShuffleQueue,
+    TimeShardQueue,
+)
 from workstealing.structures.time_shard_queue import RedisStore
 
 
@@ -29,6 +36,13 @@ def test_a_number_may_be_an_int_enum(redis7: RedisServer) -> None:
     assert len(queue.read_many("g", "c", Number.TWO)) == 2
     assert queue.read("g", "c", prefer_stream=Number.ZERO) is not None
     assert queue.dead("g", Number.TWO) == []
+    fair: FairQueue = FairQueue(client, "f", max_attempts=Number.FOUR)
+    fair.set_rule("*", weight=Number.TWO, max_in_flight=Number.FOUR)
+    for tenant in range(3):
+        fair.write(str(tenant), {"n": tenant}, priority=Number.ZERO)
+    assert len(fair.read_many("c", Number.TWO)) == 2
+    assert len(fair.peek("2", Number.TWO)) == 1
+    assert fair.dead(Number.TWO) == []
     log: Log = Log(client, "l", block=Number.FOUR)
     log.append(b"a", b"b", b"c", keep=Number.TWO)
     assert log.read(Number.ZERO, Number.TWO) == [b"a", b"b"]

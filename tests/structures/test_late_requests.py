@@ -17,6 +17,7 @@ from support.set_clock import SetClock
 from workstealing.store.scripts import load
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     RedisStore,
     ShardedIck,
     ShuffleQueue,
@@ -24,11 +25,11 @@ from workstealing.structures import (
 )
 
 SCRIPTS = (
-    *("durable_keys/acquire", "sharded_ick/take", "time_shard_queue/take"),
+    *("durable_keys/acquire", "fair_queue/read", "sharded_ick/take", "time_shard_queue/take"),
     *("shuffle_queue/read", "shuffle_queue/next", "volatile_hashes/hsetnx"),
 )
 GRANTING = {load(name).sha: name for name in SCRIPTS}
-STRUCTURES = ["durable keys", "sharded ick", "shuffle queue", "time shard queue"]
+STRUCTURES = ["durable keys", "fair queue", "sharded ick", "shuffle queue", "time shard queue"]
 
 
 class Relay:
@@ -178,9 +179,25 @@ def of_shuffle_queue(client: Any, direct: Any, again: Callable[[], Any]) -> None
     assert [each.attempts for each in left] == [1] * 4
 
 
+def of_fair_queue(client: Any, direct: Any, again: Callable[[], Any]) -> None:
+    queue = FairQueue(client, "f")
+    assert queue.read("first") is None
+    for number in range(8):
+        queue.write("tenant", {"n": number})
+    had = [each for _ in range(3) if (each := queue.read("c"))]
+    had += queue.exchange(*had[:2], consumer="c").messages
+    assert queue.ack(*had) == 2
+    again()
+    # It is granted nothing at all, and no slot is taken.
+    assert [each.in_flight for each in queue.accounts()] == [0]
+    left = FairQueue(direct, "f").read_many("another", 9)
+    assert [each.attempts for each in left] == [1] * 4
+
+
 @pytest.mark.contract
 @pytest.mark.parametrize(
-    "of", [of_durable_keys, of_sharded_ick, of_time_shard_queue, of_shuffle_queue]
+    "of",
+    [of_durable_keys, of_fair_queue, of_sharded_ick, of_time_shard_queue, of_shuffle_queue],
 )
 def test_a_request_that_comes_after_its_end_holds_nothing_for_longer_than_a_lease(
     any_server: AnyServer, of: Callable[..., None]

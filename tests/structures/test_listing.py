@@ -10,6 +10,7 @@ import pytest
 from workstealing.structures import (
     AsyncVolatileHashes,
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -41,6 +42,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "sharded ick": lambda client: ShardedIck(client, "a", 2),
     "tracked set": lambda client: TrackedSet(client, "a"),
     "shuffle queue": lambda client: ShuffleQueue(client, "a"),
+    "fair queue": lambda client: FairQueue(client, "a"),
     "time shard queue": lambda client: TimeShardQueue(RedisStore(client), "a"),
     "log": lambda client: Log(client, "a"),
 }

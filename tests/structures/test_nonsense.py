@@ -32,7 +32,14 @@ from workstealing.structures.stored import stored_number
 
 pytestmark = pytest.mark.real
 
-PARTS = {"shuffle_queue": 12, "log": 12, "ick": 1, "sharded_ick": 4, "moving_ick": 4}
+PARTS = {
+    "fair_queue": 12,
+    "shuffle_queue": 12,
+    "log": 12,
+    "ick": 1,
+    "sharded_ick": 4,
+    "moving_ick": 4,
+}
 PARTS |= {"time_shard_queue": 4, "volatile_hashes": 12, "moving_hashes": 12, "durable_keys": 4}
 PARTS |= {"tracked_set": 4, "leftovers": 8, "ledger": 2, "fleet": 12}
 NATIVE = ("moving_hashes",)

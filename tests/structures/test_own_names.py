@@ -16,6 +16,7 @@ from workstealing.structures import (
     AsyncDurableKeys,
     AsyncVolatileHashes,
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     ShardedIck,
@@ -165,6 +166,7 @@ def test_keys_of_the_users_own_are_theirs(redis7: RedisServer, key: Any) -> None
         TrackedSet,
         Log,
         ShuffleQueue,
+        FairQueue,
         lambda client, name: TimeShardQueue(RedisStore(client), name),
     ],
 )

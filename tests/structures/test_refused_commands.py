@@ -25,6 +25,7 @@ from workstealing.metrics.shared_settings import SharedSettings, follow
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -35,6 +36,7 @@ from workstealing.structures import (
     VolatileHashes,
 )
 from workstealing.structures.access import access_by_kind, names_of, rule
+from workstealing.structures.fair_queue import NewMessage
 from workstealing.testing import always
 
 pytestmark = [pytest.mark.contract, pytest.mark.real]
@@ -214,6 +216,42 @@ KINDS = {
             "dead": lambda queue: queue.dead("g"),
             "revive": lambda queue: queue.revive("g", "1-1-1"),
             "discard": lambda queue: queue.discard("g", "1-1-1"),
+            "delete": lambda queue: queue.delete(),
+            "again": lambda queue: queue.write("t", {"a": 1}, tracking_id="x"),
+        },
+    ),
+    "fair queue": Kind(
+        lambda client: FairQueue(client, "q", lease=0.001, max_attempts=2),
+        {
+            "rule": lambda queue: queue.set_rule("t*", max_in_flight=9, rate=1000.0),
+            "write": lambda queue: queue.write(
+                "t", {"a": 1}, time.time() + 60, "x", dedupe=("k", 60)
+            ),
+            "write late": lambda queue: queue.write("t", {"a": 1}, delay=0.001),
+            "write overdue": lambda queue: queue.write("t", {"a": 1}, ttl=0.001),
+            "write many": lambda queue: queue.write_many([NewMessage("u", {"a": 1})] * 4),
+            "length": lambda queue: queue.length(),
+            "peek": lambda queue: queue.peek("t"),
+            "overdue": lambda queue: queue.overdue(),
+            "stats": lambda queue: queue.stats(),
+            "rules": lambda queue: queue.rules(),
+            "explain": lambda queue: queue.explain_wait("u"),
+            "read": lambda queue: queue.read("c"),
+            "wait": lambda queue: queue.read("c", block=0.01),
+            "settle": lambda queue: [
+                settled(queue, message) for message in queue.read_many("c", 3)
+            ],
+            "exchange": lambda queue: queue.exchange(*queue.read_many("c", 1), consumer="c"),
+            "reap": perform(jobs.FairQueueReaper, consumer_idle=0.001),
+            "backlog": backlog(jobs.FairQueueReaper),
+            "expiry": perform(jobs.QueueExpiry),
+            "cancel": lambda queue: queue.cancel("x"),
+            "purge": lambda queue: queue.purge("u"),
+            "pause": lambda queue: (queue.pause("u"), queue.resume("u")),
+            "dead": lambda queue: queue.dead(),
+            "revive": lambda queue: queue.revive(*(each.id for each in queue.dead()[:1])),
+            "discard": lambda queue: queue.discard(*(each.id for each in queue.dead()[:1])),
+            "remove": lambda queue: queue.remove_rule("t*"),
             "delete": lambda queue: queue.delete(),
             "again": lambda queue: queue.write("t", {"a": 1}, tracking_id="x"),
         },
@@ -402,13 +440,14 @@ def test_the_rule_that_acl_prints_is_enough(
     made = kind.make(place.client())
     is_cluster = place.is_cluster
     accesses = [ACCESS[made.kind]]
-    if made.kind == "shuffle queue":
+    several = {"shuffle queue": "shuffle queues", "fair queue": "fair queues"}.get(made.kind)
+    if several:
         # Its job serves all queues of the namespace.
-        accesses.append(ACCESS["shuffle queues"])
-    users = ("h", "k", "lock", "q", "q/queue/*")
+        accesses.append(ACCESS[several])
+    users = ("h", "k", "lock", "q", "q/queue/*", "q/fair/*")
     patterns = [key for each in accesses for key in each.patterns(*names_of(made), users)]
-    if made.kind == "shuffle queue":
-        patterns += ACCESS["shuffle queues"].patterns(made.namespace)
+    if several:
+        patterns += ACCESS[several].patterns(made.namespace)
     commands = {each for access in accesses for each in access.allowed(cluster=is_cluster)}
     line = rule("least", patterns, commands).replace("PASSWORD", "x")
     ports = [node.port for node in place.nodes] if is_cluster else [place.port]

@@ -31,6 +31,7 @@ from workstealing.recruiting import Hooks, Job
 from workstealing.recruiting.forecast import choose_rate, choose_rate_at_random
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -113,6 +114,12 @@ def shuffle(client: Any) -> Any:
     return made
 
 
+def fair(client: Any) -> Any:
+    made: Any = FairQueue(client, "f")
+    made.write("t", {"a": 1})
+    return made
+
+
 def time_shards(client: Any) -> Any:
     made = TimeShardQueue(RedisStore(client), "t", 4, 60)
     made.open()
@@ -168,6 +175,7 @@ JOB, HOOKS, RANDOM, FUNCTION = Named("j"), Hooks(), random.random, nothing
 JOB_OPTIONS = {"dry_run": False, "name": "n", "random": random.random}
 HASHES, KEYS = VolatileHashes(CLIENT, namespace="h"), DurableKeys(CLIENT, namespace="d")
 ICK, SHUFFLE, TIMES = Ick(CLIENT, "i"), ShuffleQueue(CLIENT, "q"), TimeShardQueue(STORE, "t", 6, 60)
+FAIR = FairQueue(CLIENT, "f")
 LOG, TRACKED = Log(CLIENT, "l"), TrackedSet(CLIENT, "c", TableSource())
 
 # What makes the object, the method, its arguments, and by name.
@@ -216,6 +224,42 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
     (shuffle, "discard", ("g", "3-17000-0"), {}),
     (shuffle, "stats", ("g", 10), {}),
     (shuffle, "streams_of", ("t",), {}),
+    (
+        fair,
+        "write",
+        ("t", {"a": 1}),
+        {"deadline": None, "tracking_id": None, "account": None, "priority": 0, "delay": 0.0}
+        | {"dedupe": None},
+    ),
+    (fair, "write", ("t", {"a": 1}), {"ttl": None}),
+    (fair, "write_many", ([],), {}),
+    (fair, "read", ("c",), {"block": 0}),
+    (fair, "read_many", ("c", 1), {"block": 0}),
+    (fair, "exchange", (), {"consumer": "c", "n": 1, "block": 0}),
+    (fair, "exchange", (None,), {"consumer": "c"}),
+    (fair, "ack", (None,), {}),
+    (fair, "nack", (None,), {"delay": 0.0}),
+    (fair, "extend", (None,), {}),
+    (fair, "cancel", ("x",), {}),
+    (fair, "overdue", (10, 0), {}),
+    (fair, "peek", ("t", 10), {}),
+    (fair, "purge", ("t",), {}),
+    (fair, "dead", (10,), {}),
+    (fair, "revive", ("0-0-0",), {}),
+    (fair, "discard", ("0-0-0",), {}),
+    (fair, "stats", (10,), {}),
+    (fair, "accounts", (10,), {}),
+    (fair, "explain_wait", ("t",), {}),
+    (
+        fair,
+        "set_rule",
+        ("t",),
+        {"weight": 1, "max_in_flight": 1, "rate": 1, "burst": 1, "estimate": 1, "max_length": 1}
+        | {"lower": 1, "paused": False},
+    ),
+    (fair, "remove_rule", ("t",), {}),
+    (fair, "pause", ("t",), {}),
+    (fair, "resume", ("t",), {}),
     (time_shards, "put", ("m", None), {}),
     (time_shards, "put_many", ([],), {"due": None}),
     (time_shards, "take", ("c",), {"lease": 60.0, "drain_all": False}),
@@ -255,6 +299,12 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
         "ShuffleQueue",
         (CLIENT, "q"),
         {"streams": 8, "streams_per_tenant": 2, "max_attempts": 5},
+    ),
+    (
+        made_of(structures),
+        "FairQueue",
+        (CLIENT, "f"),
+        {"lease": 60.0, "max_attempts": 5, "ttl": 60.0, "notify": True, "namespace": "n"},
     ),
     (made_of(structures), "RedisStore", (CLIENT,), {}),
     (made_of(structures), "TimeShardQueue", (STORE, "t", 4, 60), {}),
@@ -297,6 +347,7 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
         (SHUFFLE,),
         {"limit": 5, "lease": 1.0, "consumer_idle": 1.0, **JOB_OPTIONS},
     ),
+    (made_of(jobs), "FairQueueReaper", (FAIR,), {"limit": 5, "consumer_idle": 1.0, **JOB_OPTIONS}),
     (made_of(jobs), "QueueExpiry", (SHUFFLE,), {"limit": 5, **JOB_OPTIONS}),
     (made_of(jobs), "TimeShardSweeper", (TIMES,), {"limit": 5, "max_attempts": 5, **JOB_OPTIONS}),
     (
@@ -325,6 +376,7 @@ ASYNC: dict[Made, Made] = {
     ick: lambda client: structures.AsyncIck(client, "i"),
     sharded: lambda client: structures.AsyncShardedIck(client, "s", 2),
     shuffle: lambda client: structures.AsyncShuffleQueue(client, "q"),
+    fair: lambda client: structures.AsyncFairQueue(client, "f"),
     time_shards: lambda client: structures.AsyncTimeShardQueue(
         structures.AsyncRedisStore(client), "t", 4, 60
     ),
@@ -373,6 +425,7 @@ ALSO = {
     ("extend", "lease"): {"no lease"},
     ("release", "due"): {"no id of a message"},
     ("nack", "delay"): {"no message"},
+    ("exchange", "consumer"): {"no message"},
     ("dry_run", "limit"): {"has no dry run"},
     ("dry_run", "seconds"): {"has no dry run"},
     ("install", "seconds"): {"installed already"},

@@ -28,6 +28,7 @@ from workstealing.errors import Aborted
 from workstealing.store.operations import drive
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     RedisStore,
     ShardedIck,
     ShuffleQueue,
@@ -123,6 +124,37 @@ def of_shuffle_queue(client: Any, direct: Any) -> Asker:
     return Asker(ask, is_free)
 
 
+def of_fair_queue(client: Any, direct: Any) -> Asker:
+    queue, kept = (FairQueue(each, "f", lease=600) for each in (client, direct))
+    assert kept.read("first") is None
+    had: list[Any] = []
+
+    def write_anew() -> None:
+        for number in range(MESSAGES):
+            kept.write(f"tenant {number % 2}", {"n": number})
+
+    def ask() -> None:
+        had.append(queue.read("c"))
+        had.extend(queue.read_many("c", 2))
+        had.extend(queue.exchange(consumer="c").messages)
+
+    def is_free() -> bool:
+        mine = [each for each in had if each is not None]
+        if kept.stats()["pending"] != len(mine):
+            return False
+        others = kept.read_many("another", 2 * MESSAGES)
+        is_right = len(others) + len(mine) == MESSAGES
+        is_right &= {each.attempts for each in (*others, *mine)} == {1}
+        had.clear()
+        is_right &= kept.ack(*others, *mine) == MESSAGES
+        is_right &= {each.in_flight for each in kept.accounts()} == {0}
+        write_anew()
+        return is_right
+
+    write_anew()
+    return Asker(ask, is_free)
+
+
 def of_time_shard_queue(client: Any, direct: Any) -> Asker:
     class Clock:
         seconds = time.time()
@@ -180,6 +212,7 @@ def of_volatile_hashes(client: Any, direct: Any) -> Asker:
 
 ASKERS: dict[str, Callable[[Any, Any], Asker]] = {
     "durable keys": of_durable_keys,
+    "fair queue": of_fair_queue,
     "sharded ick": of_sharded_ick,
     "shuffle queue": of_shuffle_queue,
     "time shard queue": of_time_shard_queue,

@@ -363,7 +363,7 @@ def main() -> None:
                 "CREATE KEYSPACE shop WITH replication ="
                 " {'class': 'SimpleStrategy', 'replication_factor': 1}"
             )
-        say(f"Cluster(['127.0.0.1'], port={node.cql}), or for `workstealing queue NAME`:")
+        say(f"Cluster(['127.0.0.1'], port={node.cql}), or for `workstealing queue produce NAME`:")
         say(f"--cassandra cassandra://127.0.0.1:{node.cql}/shop")
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()

@@ -43,6 +43,10 @@ def _queue(client: Any) -> structures.ShuffleQueue:
     return structures.ShuffleQueue(client, "first", streams=1, streams_per_tenant=1)
 
 
+def _fair_queue(client: Any) -> structures.FairQueue:
+    return structures.FairQueue(client, "first", lease=0.001)
+
+
 def _time_shards(client: Any, period: int) -> structures.TimeShardQueue:
     return structures.TimeShardQueue(
         structures.RedisStore(client), "first", 6, PERIOD_S, clock=_Wall(period)
@@ -62,6 +66,12 @@ def _fill_queue(client: Any) -> structures.ShuffleQueue:
     queue.write("tenant", {"n": 1})
     assert queue.read("group", "dead consumer") is not None
     return queue
+
+
+def _fill_fair_queue(client: Any) -> None:
+    queue = _fair_queue(client)
+    queue.write("tenant", {"n": 1})
+    assert queue.read("dead consumer") is not None
 
 
 def _fill_expired_queue(client: Any) -> None:
@@ -95,6 +105,7 @@ GARBAGE: dict[str, Callable[[Any], Any]] = {
         structures.Ick(c, "first").reserve(1),
     ),
     "shuffle_queue_reaper": _fill_queue,
+    "fair_queue_reaper": _fill_fair_queue,
     "queue_expiry": _fill_expired_queue,
     "time_shard_sweeper": _fill_time_shards,
     "log_compactor": lambda c: _log(c).append(*(b"entry" for _ in range(9))),
@@ -113,6 +124,7 @@ JOBS: dict[str, Callable[[Any], Job]] = {
     "shuffle_queue_reaper": lambda c: jobs.ShuffleQueueReaper(
         _queue(c), lease=0.001, random=lambda: 0.3
     ),
+    "fair_queue_reaper": lambda c: jobs.FairQueueReaper(_fair_queue(c), random=lambda: 0.3),
     "queue_expiry": lambda c: jobs.QueueExpiry(_queue(c)),
     "time_shard_sweeper": lambda c: jobs.TimeShardSweeper(_time_shards(c, 4)),
     "log_compactor": lambda c: jobs.LogCompactor(_log(c)),

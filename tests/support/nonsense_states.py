@@ -11,6 +11,7 @@ import redis
 from support.reapers import reaper_after
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.jobs import (
+    FairQueueReaper,
     IckReaper,
     LogCompactor,
     LogTrimmer,
@@ -20,6 +21,7 @@ from workstealing.jobs import (
 )
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import (
+    FairQueue,
     Ick,
     Log,
     RedisStore,
@@ -27,6 +29,7 @@ from workstealing.structures import (
     ShuffleQueue,
     TimeShardQueue,
 )
+from workstealing.structures.fair_queue import NewMessage
 
 Operations = Mapping[str, Callable[[], object]]
 SECONDS = 30.0
@@ -171,6 +174,109 @@ def shuffle_queue(client: redis.Redis) -> Operations:
         "expiry of an idle queue": lambda: [
             each.perform(Slice(25, SECONDS)) for each in (idle(),) for _ in range(4)
         ],
+    }
+
+
+# Fair queues.
+
+
+def make_fair_queue(client: redis.Redis) -> None:
+    """Leave a queue with messages in every place, accounts in every place, and rules."""
+    queue = FairQueue(client, "q", lease=0.001, max_attempts=1)
+    queue.set_rule("b*", weight=2, max_in_flight=5, rate=1000.0, burst=3)
+    queue.set_rule("paused", paused=True)
+    queue.set_rule("slow", rate=0.01)
+    queue.write("poison", {"n": "a"})
+    queue.write("poison", {"n": "b"}, tracking_id="dead")
+    for message in queue.read_many("c1", 2):
+        queue.nack(message)
+    queue = FairQueue(client, "q", lease=600)
+    for number in range(6):
+        queue.write("a", {"n": number}, tracking_id=f"id{number}", dedupe=(f"k{number}", 600))
+        queue.write("big", {"n": number}, time.time() + 600, priority=number % 2)
+    queue.write("a", {"n": "late"}, time.time() - 5)
+    queue.write("a", {"n": "later"}, delay=500)
+    queue.write("slow", {"n": 1})
+    queue.write("slow", {"n": 2})
+    queue.write("paused", {"n": 1})
+    queue.write("done", {"n": 1})
+    messages = queue.read_many("c1", 7)
+    by_account = {each.account: each for each in messages}
+    queue.ack(by_account["done"])
+    queue.nack(by_account["a"])
+    queue.nack(by_account["big"], delay=500)
+    FairQueue(client, "q", lease=0.001).read("c2")
+    time.sleep(0.005)
+
+
+def fair_queue(client: redis.Redis) -> Operations:
+    """Return all operations of a fair queue and its jobs, each with a queue of its own."""
+
+    def queue(ahead_ms: int = 0) -> Any:
+        return FairQueue(client, "q", lease=600, max_attempts=2, clock_shift_ms=ahead_ms)
+
+    def settle(how: Callable[[Any, Any], object]) -> Callable[[], object]:
+        def run() -> object:
+            ours = queue()
+            read = ours.read_many("c3", 5)
+            return len(read), how(ours, read)
+
+        return run
+
+    def each_dead(what: str) -> Callable[[], object]:
+        def run() -> object:
+            ours = queue()
+            return getattr(ours, what)(*(each.id for each in ours.dead()))
+
+        return run
+
+    def read_on() -> object:
+        ours = queue(1_000_000)
+        return [ours.read("c3") for _ in range(8)]
+
+    def reaper(**options: Any) -> Any:
+        return FairQueueReaper(queue(500_000), consumer_idle=0.001, random=chance(), **options)
+
+    def expiry(**options: Any) -> Any:
+        return QueueExpiry(queue(10**10), random=chance(), **options)
+
+    return {
+        "write": lambda: queue().write("a", {"a": 1}, time.time() + 60, "new", dedupe=("k0", 60)),
+        "write many": lambda: queue().write_many(
+            [NewMessage("big", {"a": 1}), NewMessage("n", {"a": 1}, delay=60)]
+        ),
+        "cancel": lambda: [queue().cancel(f"id{number}") for number in range(6)],
+        "overdue": lambda: queue().overdue(),
+        "length": lambda: queue().length(),
+        "peek": lambda: (queue().peek("a"), queue().peek("big")),
+        "purge": lambda: (queue().purge("a"), queue().purge("big")),
+        "read": read_on,
+        "read_many": lambda: queue().read_many("c1", 20),
+        "read of one account": lambda: queue().read_many("c1", 20, same_account=True),
+        "exchange": lambda: queue().exchange(*queue().read_many("c3", 2), consumer="c3", n=2),
+        "ack": settle(lambda ours, read: ours.ack(*read)),
+        "nack": settle(lambda ours, read: ours.nack(*read)),
+        "delay": settle(lambda ours, read: ours.nack(*read, delay=5)),
+        "extend": settle(lambda ours, read: ours.extend(*read)),
+        "dead": lambda: queue().dead(),
+        "revive": each_dead("revive"),
+        "discard": each_dead("discard"),
+        "stats": lambda: queue().stats(),
+        "accounts": lambda: queue().accounts(),
+        "explain_wait": lambda: [
+            str(queue().explain_wait(each)) for each in ("a", "big", "slow", "paused", "none")
+        ],
+        "rules": lambda: queue().rules(),
+        "set_rule": lambda: queue().set_rule("b*", max_in_flight=1),
+        "remove_rule": lambda: queue().remove_rule("slow"),
+        "pause": lambda: (queue().pause("a"), queue().resume("a")),
+        "delete": lambda: queue().delete(),
+        "inspect": lambda: [
+            queue().inspect(steps(queue()), SECONDS)
+            for steps in (FairQueue.size_steps, FairQueue.dead_steps, FairQueue.check_steps)
+        ],
+        **of_job("reaper", reaper, slices=12),
+        **of_job("expiry", expiry, slices=3),
     }
 
 
@@ -464,6 +570,7 @@ def time_shard_queue(client: redis.Redis) -> Operations:
 
 
 STATES: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis], Operations]]] = {
+    "fair_queue": (make_fair_queue, fair_queue),
     "shuffle_queue": (make_shuffle_queue, shuffle_queue),
     "log": (make_log, log),
     "ick": (make_ick, ick),

@@ -38,7 +38,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A slice or a backlog of five seconds or more means: time enough. A process of a low priority may
     wait as long for its turn, so these get more. Shorter ones, and those by a clock of the test's
-    own, keep their deadline.
+    own, keep their length.
     """
     be_patient(monkeypatch)
 
@@ -62,8 +62,9 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def amply(self: Slice, limit: int, seconds: Duration, clock: Clock = SYSTEM_CLOCK) -> None:
         begin(self, limit, seconds, clock)
-        if self.seconds >= _AMPLE_SECONDS and clock is SYSTEM_CLOCK:
-            self.deadline += max(0.0, PATIENT_SECONDS - self.seconds)
+        if _AMPLE_SECONDS <= self.seconds < PATIENT_SECONDS and clock is SYSTEM_CLOCK:
+            # As if it had been asked for: its length and its deadline agree.
+            begin(self, limit, PATIENT_SECONDS, clock)
 
     monkeypatch.setattr(Budget, "__init__", patiently)
     monkeypatch.setattr(Slice, "__init__", amply)

@@ -21,6 +21,7 @@ from workstealing.errors import Aborted
 from workstealing.jobs import TimeShardSweeper
 from workstealing.recruiting import Slice
 from workstealing.structures.time_shard_queue import TimeShardQueue
+from workstealing.testing import ManualClock
 
 STEP_SECONDS = 7.3
 LEASE_SECONDS = 0.004
@@ -225,7 +226,9 @@ class Load:
         try:
             while self._busy:
                 try:
-                    job.perform(Slice(5, SLICE_SECONDS))
+                    # Its length decides where it works. By a clock that stands still it keeps it,
+                    # and a busy machine does not end it.
+                    job.perform(Slice(5, SLICE_SECONDS, ManualClock()))
                 except (Aborted, redis.TimeoutError):
                     continue
         finally:

@@ -31,6 +31,7 @@ from workstealing.integrations.flask import WorkStealing
 from workstealing.integrations.wsgi import WorkStealingMiddleware
 from workstealing.jobs import (
     Backlog,
+    FairQueueReaper,
     HashFieldExpiry,
     IckReaper,
     KeyExpiry,
@@ -48,6 +49,7 @@ from workstealing.structures import (
     Acked,
     Added,
     AsyncDurableKeys,
+    AsyncFairQueue,
     AsyncIck,
     AsyncLease,
     AsyncLeasedIck,
@@ -62,6 +64,7 @@ from workstealing.structures import (
     DeadMember,
     Drift,
     DurableKeys,
+    FairQueue,
     Ick,
     Lease,
     LeasedIck,
@@ -80,6 +83,15 @@ from workstealing.structures import (
     VolatileHashes,
 )
 from workstealing.structures.durable_keys.keys import AsyncKeyPipeline, KeyPipeline
+from workstealing.structures.fair_queue import (
+    AccountRule,
+    AccountState,
+    DeadFairMessage,
+    Exchanged,
+    FairMessage,
+    NewMessage,
+    WaitReason,
+)
 from workstealing.structures.ick.ick import AsyncIckPipeline, IckPipeline
 from workstealing.structures.log import GroupEntry, GroupStats, LogRange, LogStats, PendingEntry
 from workstealing.structures.sharded_ick.sharded import ShardedIckPipeline
@@ -331,6 +343,63 @@ def tenants() -> None:
     assert_type(QueueExpiry(client).backlog(), Backlog)
     recruiter.install(ShuffleQueueReaper(queue, lease=60), rate=0.01)
     recruiter.install(QueueExpiry(client), rate=0.001)
+
+
+def accounts() -> None:
+    queue = FairQueue(connect(), "predictions", lease=timedelta(minutes=1), max_attempts=3)
+    assert_type(queue, FairQueue)
+    queue.set_rule("bulk-*", weight=0.5, max_in_flight=8, rate=10, estimate=timedelta(seconds=2))
+    assert_type(queue.rules(), dict[str, AccountRule])
+    assert_type(queue.remove_rule("bulk-*"), bool)
+    written = queue.write("tenant", {"number": 1}, account="bulk-1", ttl=60, dedupe=("key", 60))
+    assert_type(written, str)
+    assert_type(queue.write_many([NewMessage("tenant", {"number": 2}, priority=1)]), list[str])
+    message = queue.read("worker 7", block=0.1)
+    assert_type(message, FairMessage | None)
+    if message is not None:
+        assert_type(message.account, str)
+        assert_type(queue.extend(message), int)
+        assert_type(queue.nack(message, delay=2.5), int)
+        exchanged = queue.exchange(message, consumer="worker 7", n=2)
+        assert_type(exchanged, Exchanged[FairMessage])
+        assert_type(exchanged.messages, list[FairMessage])
+        assert_type(queue.ack(*exchanged.messages), int)
+    assert_type(queue.read_many("worker 7", 10, same_account=True), list[FairMessage])
+    assert_type(queue.peek("bulk-1"), list[FairMessage])
+    assert_type(queue.purge("bulk-1"), int)
+    assert_type(queue.cancel("request 17"), bool)
+    assert_type(queue.stats(), dict[str, Any])
+    assert_type(queue.accounts(), list[AccountState])
+    assert_type(queue.explain_wait("bulk-1"), WaitReason)
+    dead = queue.dead()
+    assert_type(dead, Page[DeadFairMessage])
+    assert_type(queue.overdue(10, start=20), Page[OverdueMessage])
+    assert_type(queue.revive(*[each.id for each in dead]), int)
+    assert_type(queue.discard(dead[0].id), int)
+    assert_type(queue.delete(), int)
+    assert_type(FairQueueReaper(queue, consumer_idle=60).backlog(), Backlog)
+    recruiter.install(FairQueueReaper(queue), rate=0.01)
+    recruiter.install(QueueExpiry(queue), rate=0.001)
+
+
+async def accounts_awaited() -> None:
+    queue = AsyncFairQueue(connect_async(), "predictions")
+    assert_type(queue, AsyncFairQueue)
+    assert_type(await queue.write("tenant", {"number": 1}), str)
+    message = await queue.read("worker 7")
+    assert_type(message, FairMessage | None)
+    if message is not None:
+        exchanged = await queue.exchange(message, consumer="worker 7")
+        assert_type(exchanged, Exchanged[FairMessage])
+        assert_type(await queue.ack(*exchanged.messages), int)
+    assert_type(await queue.length(), int)
+    assert_type(await queue.dead(), Page[DeadFairMessage])
+    assert_type(await queue.explain_wait("tenant"), WaitReason)
+    # Without `await` they are no results.
+    queue.stats()["length"]  # type: ignore[index]
+    queue.delete() + 1  # type: ignore[operator]
+    recruiter.install(FairQueueReaper(queue), rate=0.01)
+    await queue.aclose()
 
 
 async def tenants_awaited() -> None:

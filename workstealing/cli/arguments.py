@@ -63,7 +63,7 @@ COMMANDS = {
     "drain": Command("workstealing.cli.drain", "perform slices until nothing is left, for cron"),
     "plan": Command("workstealing.cli.plan", "choose a rate: forecast its lag and its cost"),
     "queue": Command(
-        "workstealing.cli.queue", "look at a queue: waiting, pending and dead messages"
+        "workstealing.cli.queue", "look at a queue, put messages into it, or take them, to try it"
     ),
     "dashboard": Command("workstealing.cli.dashboard", "serve the dashboard to this machine"),
     "doctor": Command("workstealing.cli.doctor", "examine the installation and the Redis"),
@@ -112,9 +112,15 @@ class CommandParser(Parser):
             module.add_arguments(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as ArgumentParser does, once the options are there."""
+        """Parse as ArgumentParser does, once the options are there; refuse what it does not know.
+
+        By this parser, and not by the one above it: its help lists the options.
+        """
         self.complete()
-        return super().parse_known_args(args, namespace)
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
 
 
 def build() -> tuple[argparse.ArgumentParser, dict[str, CommandParser]]:
@@ -143,18 +149,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     sentence on stderr for bad input, with status 0 after --help and --version.
     """
     parser, parsers = build()
-    options, unknown = parser.parse_known_args(argv)
-    if unknown:
-        # By the command's own parser: its help lists the options.
-        named = parsers.get(options.command, parser)
-        named.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options = parser.parse_args(argv)
     if options.command is None:
         parser.error(f"no command was named; expected one of: {', '.join(parsers)}")
     return options
 
 
 HIGHEST = 10**15
-SHUFFLE, TIME = "shuffle", "time"
+SHUFFLE, FAIR, TIME = "shuffle", "fair", "time"
 """The kinds of queues, as --kind and JSON have them."""
 
 LONGEST_DAYS = 36500

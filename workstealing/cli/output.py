@@ -31,10 +31,10 @@ def print_json(answer: Mapping[str, Any]) -> None:
     say(json.dumps(_plain(answer), default=str))
 
 
-def say(text: str) -> None:
+def say(text: str, end: str = "\n") -> None:
     """Print text on stdout, at once. Raises: BrokenPipeError; UnwritableError."""
     try:
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{text}{end}")
         sys.stdout.flush()
     except BrokenPipeError:
         raise

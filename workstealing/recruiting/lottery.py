@@ -146,21 +146,23 @@ class Draw:
         """Draw the next recruit.
 
         Arguments:
-            random: it returns numbers in [0, 1); 1.0 stands for never.
+            random: it returns numbers in [0, 1); 1.0 stands for no job.
 
         `random` is called twice: first for the dismissals, then for the job. Returns: the number of
-        callers to dismiss first, and the job; (NEVER, None) without a job.
+        callers to dismiss, and the job for which the one after them is recruited; None dismisses
+        that one, too, and the next draw follows: (NEVER, None) without a job, (0, None) for 1.0.
         """
         if not self._jobs:
             return NEVER, None
         first, second = random(), random()
+        if first >= 1.0:
+            # Rounding may make one of many numbers a 1.0: that must not be the end of all work.
+            return 0, None
         job = bisect_right(self._bounds, second * self._bounds[-1])
         # The product may round up to the last bound.
         return self._dismissals(first), self._jobs[min(job, len(self._jobs) - 1)]
 
     def _dismissals(self, drawn: float) -> int:
-        if drawn >= 1.0:
-            return NEVER
         if self._rate >= 1.0:
             return 0
         # log1p keeps its digits at a tiny rate. A rate below the smallest normal number makes this

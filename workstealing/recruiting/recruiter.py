@@ -108,8 +108,8 @@ class Recruiter(Enlisting):
 
     Arguments:
         seconds: the length of a slice for jobs without a length of their own.
-        random: it returns numbers in [0, 1), and 1.0 for never (the default is reseeded in every
-            forked child, a random.Random of your own is not).
+        random: it returns numbers in [0, 1), and 1.0 to dismiss a caller at any rate (the default
+            is reseeded in every forked child, a random.Random of your own is not).
         clock: it measures durations.
         breaker: the longest time that slices leave an unreachable server alone, on average (the
             first fault counts a tenth of it, each further one twice as long).

@@ -37,7 +37,7 @@ class Outcome(enum.Enum):
     """Another writer came first, or a lock was held."""
 
     FAILED = "failed"
-    """The job ended with an error."""
+    """The job ended with an error. No item counts, though a late reply's command may be done."""
 
     OUT_OF_TIME = "out_of_time"
     """The slice was too short for the job to handle any item. This is no fault."""

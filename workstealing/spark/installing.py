@@ -14,7 +14,7 @@ from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_seconds
 from workstealing.spark import daemon, workers
-from workstealing.spark.counting import CountsParam, Recruits, recruits_of
+from workstealing.spark.counting import CountsParam, JobTotals, Recruits, recruits_of
 from workstealing.spark.making import DEFAULT_CLIENT, ClientSettings, checked_path
 from workstealing.spark.sessions import is_remote, will_be_remote
 from workstealing.spark.workers import VARIABLE, EpilogueSettings
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.accumulators import Accumulator
 
+# With the types of the totals, for annotations.
+__all__ = ["JobTotals", "Recruits", "accumulated", "install", "recruits"]
 
 SparkOrBuilder = TypeVar("SparkOrBuilder", SparkSession, SparkSession.Builder)
 

@@ -137,7 +137,12 @@ def leaves_open(error: BaseException) -> bool:
     the client's own, the caller has waited for as long as it wanted to. Every other error may be a
     cut connection, or an interruption: a cancelled task, a signal handler's exception.
     """
-    return not (isinstance(error, (*_CERTAIN, TimeoutError)) or is_pool_full(error))
+    return not (is_certain(error) or isinstance(error, TimeoutError))
+
+
+def is_certain(error: BaseException) -> bool:
+    """Say whether an error tells that nothing was done: a refusal, or nothing could be sent."""
+    return isinstance(error, _CERTAIN) or is_pool_full(error)
 
 
 def send_aside(job_client: JobClient, node: Node, commands: Sequence[Command]) -> list[Any]:

@@ -20,6 +20,7 @@ import redis
 
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
+from support.pages import blocks_of, run_page
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing.errors import Aborted, ConfigurationError, NotAdopted, Skipped
@@ -509,13 +510,9 @@ def test_a_function_that_returns_nonsense_is_named(redis7: RedisServer) -> None:
 
 @pytest.mark.real
 def test_the_page_about_adoption_does_what_it_says(one: Any) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "adoption.md").read_text("utf-8")
-    names: dict[str, Any] = {"client": one}
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 5
-    for block in blocks:
-        if not block.startswith("# shop/jobs.py"):
-            exec(compile(block, "adoption.md", "exec"), names)
+    here = {"VolatileHashes(connect()": "VolatileHashes(client"}
+    names = run_page("docs/adoption.md", {"client": one}, replace=here)
+    assert sorted(names["recruiter"].jobs()) == ["adopt_hashes.users", "hash_field_expiry.users"]
 
 
 @pytest.mark.real
@@ -524,10 +521,10 @@ def test_the_commands_of_the_page_adopt_ten_thousand_hashes(
     redis7: RedisServer, tmp_path: Path
 ) -> None:
     one = redis7.client()
-    page = (Path(__file__).resolve().parents[3] / "docs" / "adoption.md").read_text("utf-8")
-    (module,) = re.findall(r"```python\n# shop/jobs.py\n(.*?)```", page, re.DOTALL)
-    (console,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
-    export, *commands = re.findall(r"^\$ (.*)$", console, re.MULTILINE)
+    blocks = [each.code for each in blocks_of("docs/adoption.md")]
+    (module,) = (each for each in blocks if each.startswith("# shop/jobs.py\n"))
+    (console,) = blocks_of("docs/adoption.md", ("console",))
+    export, *commands = re.findall(r"^\$ (.*)$", console.code, re.MULTILINE)
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "jobs.py").write_text(module)
     with one.pipeline(transaction=False) as p:

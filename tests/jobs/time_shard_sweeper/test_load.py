@@ -135,7 +135,7 @@ class TestWhere:
     @given(
         shards=st.sampled_from([6, 7, 16]),
         now_ms=moments,
-        # From five seconds on a slice would get more time than it says: see `patient`.
+        # A slice of five seconds or more would be lengthened: see `patient`.
         seconds=st.sampled_from([0.01, 0.5, 4.9]),
         passed=st.floats(0, 1),
         skew_ms=st.integers(-59_990, 59_990),

@@ -13,11 +13,12 @@ from support.servers import AnyServer, RedisServer
 from support.table_source import TableSource
 from workstealing.dashboard.queries import structure_figures
 from workstealing.dashboard.watched import watch
-from workstealing.errors import Aborted, ConfigurationError, LayoutError, Skipped
+from workstealing.errors import Aborted, ConfigurationError, LayoutError, OutOfTime, Skipped
 from workstealing.jobs import TrackQueued, UntrackDone
 from workstealing.recruiting import Outcome, Slice
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
 from workstealing.recruiting.job import Backlog
+from workstealing.store.attempt import Attempt
 from workstealing.structures import AsyncTrackedSet, TrackedSet
 from workstealing.testing import RecordingHooks, always
 
@@ -201,6 +202,45 @@ def test_two_recruits_on_one_walk(any_server: AnyServer) -> None:
         TrackQueued(tracked).perform(slice_of(10))
     assert tracked.count() == 10
     assert [TrackQueued(tracked).perform(slice_of(10)) for _ in range(2)] == [10, 10]
+
+
+def test_what_was_added_counts_though_another_recruit_has_moved_the_cursor(
+    any_server: AnyServer,
+) -> None:
+    client = any_server.client()
+    source = TableSource(f"{i:03}" for i in range(30))
+    tracked = TrackedSet(client, "queued", source)
+
+    def move(question: str) -> None:
+        if question == "with_work":
+            client.set(tracked.names.cursor, "004")
+
+    source.after = move
+    assert TrackQueued(tracked).perform(slice_of(10)) == 10
+    assert tracked.count() == 10
+    assert client.get(tracked.names.cursor) == b"004", "the other recruit's place stands"
+    assert TrackQueued(tracked).perform(slice_of(10)) == 5
+    # All of this page is tracked already, so that only the cursor would have moved.
+    client.delete(tracked.names.cursor)
+    source.after = lambda _: client.set(tracked.names.cursor, "005")
+    with pytest.raises(Aborted):
+        TrackQueued(tracked).perform(slice_of(10))
+
+
+def test_what_was_added_counts_though_no_time_is_left_for_the_cursor(
+    redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = TableSource(f"{i:03}" for i in range(30))
+    tracked = TrackedSet(redis7.client(), "queued", source)
+
+    def late(self: Attempt, *commands: Any) -> Any:
+        raise OutOfTime("the slice's time is used up")
+
+    monkeypatch.setattr(Attempt, "commit", late)
+    assert TrackQueued(tracked).perform(slice_of(10)) == 10
+    assert tracked.count() == 10
+    with pytest.raises(OutOfTime):
+        TrackQueued(tracked).perform(slice_of(10))
 
 
 def test_both_jobs_heal_any_cursor(any_server: AnyServer) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
+from support.pages import running, text_of
 from support.servers import RedisServer
 from workstealing.structures import DurableKeys
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "durable_keys.md").read_text("utf-8")
+PAGE = text_of("docs/durable_keys.md")
 
 
 def test_every_method_is_named() -> None:
@@ -21,26 +20,7 @@ def test_every_method_is_named() -> None:
 
 
 def test_the_code_runs(redis7: RedisServer) -> None:
-    scope: dict[str, Any] = {"of_the_test": redis7.client()}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 3
-    for block in blocks:
-        exec(block.replace("redis.Redis()", "of_the_test"), scope)
-    scope["of_the_test"].flushall()
-    scope["keys"].forget()
-    answers = re.findall(r"^(keys\.\S.*?\))\s+# ([^;\n]+)", blocks[0], re.MULTILINE)
-    assert len(answers) == 4
-    for call, reply in answers:
-        assert eval(call, scope) == eval(reply), call
-    scope["token"] = scope["keys"].acquire("report:8", lease=30)
-    held = re.findall(r"^    (keys\.\S.*?\))\s+# (\w+);", blocks[1], re.MULTILINE)
-    assert len(held) == 2
-    for call, reply in held:
-        assert eval(call, scope) is eval(reply), call
-    (queued,) = re.findall(r"# (\[.*\]), in one round trip", blocks[2])
-    replies: list[Any] = []
-    exec(
-        blocks[2].replace("p.execute()", "replies.extend(p.execute())"),
-        scope | {"replies": replies},
-    )
-    assert replies == eval(queued)
+    with running("docs/durable_keys.md", replace={"redis.Redis()": "of_the_test"}) as page:
+        page.run(replies=4, of_the_test=redis7.client())
+        page.run(replies=2)
+        page.run(replies=1)

@@ -518,6 +518,15 @@ class TestRules:
         queue.remove_rule("a")
         assert len(drained(queue)) == 3
 
+    def test_a_faster_rate_holds_at_once(self, queue: FairQueue) -> None:
+        """The moment that the slower rate had named is over."""
+        queue.set_rule("a", rate=1 / 3600)
+        for n in range(3):
+            queue.write("a", {"n": n})
+        assert len(drained(queue)) == 1
+        queue.set_rule("a", rate=1)
+        assert len(drained(later(queue, 1_100))) == 1
+
     def test_pause_and_resume(self, queue: FairQueue) -> None:
         queue.set_rule("b*", weight=5)
         queue.write("a", {"n": 1})

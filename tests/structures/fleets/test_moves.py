@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ import redis
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
 from support.fleet_moves import DONE, NEW, OLD, both, fleet, moving, work_off
+from support.pages import running
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from workstealing import AsyncFleet, Fleet
@@ -485,25 +484,23 @@ async def test_a_key_is_carried_at_its_first_awaited_use(servers: dict[str, Redi
 def test_the_code_of_the_page_runs(
     servers: dict[str, RedisServer], start_redis: Callable[..., RedisServer]
 ) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "fleets.md").read_text(encoding="utf-8")
     urls = [*(server.url for server in servers.values()), start_redis().url]
-    for number, url in enumerate(urls, 1):
-        page = page.replace(f"redis://10.0.0.{number}", url)
-    first, further, leaving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    scope: dict[str, Any] = {}
-    exec(first, scope)
+    here = {f"redis://10.0.0.{number}": url for number, url in enumerate(urls, 1)}
+    page = running("docs/fleets.md", replace=here)
+    scope = page.run()
     items = scope["items"]
     assert items.hget("item:17", "likes") == b"42"
     for number in range(100):
         items.hsetex(f"item:{number}", mapping={"likes": number}, ex=300)
     assert items.httl("item:17", "likes")[0] > 200
-    exec(further, scope)
+    page.run()
     (job,) = scope["recruiter"].jobs().values()
     assert job.backlog().count > 0
     work_off(job)
     every = [b"%d" % number for number in range(100)]
     assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == every
-    exec(leaving, scope)
+    with page:
+        page.run()
     assert scope["rebalance"].backlog().count > 0
     work_off(scope["rebalance"])
     assert [scope["items"].hget(f"item:{n}", "likes") for n in range(100)] == every

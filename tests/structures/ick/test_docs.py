@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
+from support.pages import running, text_of
 from support.servers import RedisServer
 from workstealing.structures import Ick
 from workstealing.structures.structure import Structure
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "ick.md").read_text("utf-8")
+PAGE = text_of("docs/ick.md")
 
 
 def test_the_code_runs(redis7: RedisServer) -> None:
     worked_on: list[bytes] = []
-    scope: dict[str, Any] = {"of_the_test": redis7.client(), "work_on": worked_on.append}
-    first, loop = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    seen = 0
-    for line in first.replace("redis.Redis()", "of_the_test").splitlines():
-        call, _, reply = line.partition("  # ")
-        if call.startswith(("dirty.", "batch.")):
-            assert eval(call, scope) == eval(reply), call
-            seen += 1
-        else:
-            exec(line, scope)
-    assert seen == 5
-    exec(loop, scope)
+    here = {"redis.Redis()": "of_the_test"}
+    with running("docs/ick.md", replace=here) as page:
+        # Each call's reply is the one behind it.
+        scope = page.run(replies=5, of_the_test=redis7.client())
+        page.run(work_on=worked_on.append)
     assert worked_on == [b"document:3"]
     assert scope["dirty"].stats()["total_size"] == 0
 

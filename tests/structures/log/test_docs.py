@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.pages import run_page, text_of
 from support.servers import RedisServer
 from workstealing.structures.log import Log, LogRange, LogStats
 from workstealing.structures.log.group import GroupEntry, GroupStats, LogGroup
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "log.md").read_text("utf-8")
+PAGE = text_of("docs/log.md")
 
 
 def test_the_blocks(redis7: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    text = PAGE.replace("redis://localhost:6379/0", redis7.url)
-    names: dict[str, Any] = {}
-    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)):
-        exec(compile(block, f"block {number}", "exec"), names)
-    assert number == 5
+    names = run_page("docs/log.md", replace={"redis://localhost:6379/0": redis7.url})
     assert capsys.readouterr().out.splitlines() == [
         "0 /",
         "1 /item/17",

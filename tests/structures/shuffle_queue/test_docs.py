@@ -5,26 +5,25 @@ from __future__ import annotations
 import re
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
+from support.pages import running, text_of
 from support.servers import RedisServer
 from workstealing.structures import Message, ShuffleQueue
 from workstealing.structures.shuffle_queue import overlap_probability
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "shuffle_queue.md").read_text("utf-8")
+PAGE = text_of("docs/shuffle_queue.md")
 
 
 def test_the_blocks(redis7: RedisServer) -> None:
-    text = PAGE.replace("redis://localhost:6379/0", redis7.url)
-    names: dict[str, Any] = {}
-    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)):
-        exec(compile(block, f"block {number}", "exec"), names)
-        if number == 0:
-            assert len(names["done"]) <= 5
-        if "work" in names and not names["stop"].is_set():
-            stop_when_empty(names)
-    assert number == 6
+    here = {"redis://localhost:6379/0": redis7.url}
+    with running("docs/shuffle_queue.md", replace=here) as page:
+        names = page.run()
+        assert len(names["done"]) <= 5
+        while "work" not in names:
+            page.run()
+        stop_when_empty(names)
+        page.run_rest()
     queue: ShuffleQueue = names["queue"]
     assert queue.length() == 0
     assert set(names["recruiter"].stats()["jobs"]) == {

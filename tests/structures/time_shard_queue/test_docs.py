@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import Any
-
 import pytest
 
+from support.pages import running, text_of
 from support.servers import RedisServer
 from support.set_clock import SetClock
 from support.time_shard_queues import ahead_of, queue_on
 from workstealing.structures.time_shard_queue.queue import MAX_ATTEMPTS
 from workstealing.structures.time_shard_queue.rotation import Rotation
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "time_shard_queue.md"
-
 
 def test_the_blocks(redis7: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    text = PAGE.read_text("utf-8").replace("redis://localhost:6379/0", redis7.url)
-    assert f"`max_attempts` times ({MAX_ATTEMPTS})" in text
-    first, second, third = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    assert f"`max_attempts` times ({MAX_ATTEMPTS})" in text_of("docs/time_shard_queue.md")
     sent: list[bytes] = []
-    names: dict[str, Any] = {"send": sent.append}
-    exec(compile(first, "docs", "exec"), names)
-    assert sent == [b"call 18"]
-    exec(compile(second, "docs", "exec"), names)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[0] for line in lines] == list("012345")
-    assert sum(int(line[5]) for line in lines) == 2, "acknowledged and deleted, not cleared yet"
-    exec(compile(third, "docs", "exec"), names)
-    assert list(names["recruiter"].stats()["jobs"]) == ["time_shard_sweeper.reminders"]
+    here = {"redis://localhost:6379/0": redis7.url}
+    with running("docs/time_shard_queue.md", replace=here) as page:
+        page.run(send=sent.append)
+        assert sent == [b"call 18"]
+        page.run()
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert [line[0] for line in lines] == list("012345")
+        assert sum(int(line[5]) for line in lines) == 2, "acknowledged and deleted, not cleared yet"
 
 
 @pytest.mark.parametrize("time_shards", [4, 6, 9])

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.pages import blocks_of, run_page, text_of
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.postgres import PostgresServer
 from support.servers import RedisServer
 from workstealing.recruiting import Slice
 from workstealing.structures import TrackedSet
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tracked_ids.md").read_text("utf-8")
+PAGE = text_of("docs/tracked_ids.md")
 
 
 @pytest.mark.real
@@ -25,11 +24,12 @@ def test_the_code_runs(redis7: RedisServer, postgres: PostgresServer) -> None:
             "CREATE TABLE tasks (task_id int PRIMARY KEY, identifier text, state text)"
         )
         connection.exec_driver_sql("INSERT INTO tasks VALUES (1, 'item18', 'running')")
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    code = code.replace("redis.Redis()", "of_the_test")
-    code = code.replace("postgresql+psycopg://localhost/tasks", postgres.url)
-    scope: dict[str, Any] = {"of_the_test": redis7.client()}
-    exec(code, scope)
+    mine = {
+        "redis.Redis()": "of_the_test",
+        "postgresql+psycopg://localhost/tasks": postgres.url,
+    }
+    given = {"of_the_test": redis7.client()}
+    scope = run_page("docs/tracked_ids.md", given, replace=mine)
     tracked: TrackedSet = scope["tracked"]
     assert tracked.are_tracked(["item17", "item18"]) == [False, True]
     tracked.track("item19")
@@ -43,8 +43,8 @@ def test_the_code_runs(redis7: RedisServer, postgres: PostgresServer) -> None:
 
 
 def test_every_claimed_value_is_what_comes_back(redis7: RedisServer) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    claims = re.findall(r"^(tracked\.\S.*?)  # (\w+)", code, re.MULTILINE)
+    (block,) = blocks_of("docs/tracked_ids.md")
+    claims = re.findall(r"^(tracked\.\S.*?)  # (\w+)", block.code, re.MULTILINE)
     assert len(claims) == 3
     tracked = TrackedSet(redis7.client(), "queued")
     for call, value in claims:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.hash_checks import collect_all
 from support.hash_differences import DIFFERENCES, as_table
+from support.pages import running, text_of
 from support.patience import left, patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer, wait_until
 from workstealing.jobs import HashFieldExpiry
 from workstealing.structures import VolatileHashes
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "volatile_hashes.md").read_text("utf-8")
+PAGE = text_of("docs/volatile_hashes.md")
 HOUR = 3_600
 HOUR_MS = HOUR * 1_000
 
@@ -36,21 +35,22 @@ def test_every_method_is_named() -> None:
 @pytest.mark.parametrize("version", [7, 8])
 def test_the_code_runs(request: pytest.FixtureRequest, version: int) -> None:
     server: RedisServer = request.getfixturevalue(f"redis{version}")
-    scope: dict[str, Any] = {"of_the_test": server.client()}
-    first, cached, second = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(first.replace("redis.Redis()", "of_the_test"), scope)
-    items = scope["items"]
-    for call, reply in re.findall(r"^(items\.\S.*?\))\s+# (.+)$", first, re.MULTILINE):
-        assert eval(call, scope) == eval(reply), call
     computed: list[int] = []
-    scope["rating_in_the_database"] = lambda item: computed.append(item) or 4.5
-    exec(cached, scope)
-    assert computed == [17]
-    assert scope["rating"](17) == 4.5
-    exec(second, scope)
+
+    def rate(item: int) -> float:
+        computed.append(item)
+        return 4.5
+
+    here = {"redis.Redis()": "of_the_test"}
+    with running("docs/volatile_hashes.md", replace=here) as page:
+        scope = page.run(replies=3, of_the_test=server.client())
+        page.run(rating_in_the_database=rate)
+        assert computed == [17]
+        assert scope["rating"](17) == 4.5
+        page.run()
     assert scope["likes"][17] == [b"42"]
     assert (scope["visits"], scope["mine"]) == (1, 1)
-    items.client.flushall()
+    scope["items"].client.flushall()
 
 
 # What plain commands of others do.

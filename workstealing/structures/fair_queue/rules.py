@@ -7,8 +7,6 @@ the rule ``*``. A change holds at once, for messages that wait already too.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -345,7 +343,7 @@ def _checked_pattern(pattern: object) -> bytes:
 
 def _checked(rule: AccountRule) -> AccountRule:
     """Return a rule whose settings are in their bounds. Raises: ConfigurationError."""
-    if all(getattr(rule, each) is None for each in _SETTINGS):
+    if not is_said(rule):
         raise ConfigurationError(
             f"a rule without a setting says nothing: give one of {', '.join(_SETTINGS)}, or call"
             " remove_rule()"
@@ -366,7 +364,7 @@ def _checked(rule: AccountRule) -> AccountRule:
 def _require_number(name: str, value: object, least: float, most: float) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{name}={value!r} is no number: give {least:g} to {most:g}")
     if not least <= value <= most:
         raise ConfigurationError(f"{name}={value!r} is out of range: give {least:g} to {most:g}")
@@ -394,7 +392,12 @@ def _rule_of(key: bytes, text: str) -> AccountRule:
     )
 
 
-def settings_text(rule: AccountRule) -> Mapping[str, Any]:
+def is_said(rule: AccountRule) -> bool:
+    """Whether a rule says anything."""
+    return any(getattr(rule, each) is not None for each in _SETTINGS)
+
+
+def settings_of(rule: AccountRule) -> dict[str, Any]:
     """Return the settings that a rule says, by their names."""
     said = {each: getattr(rule, each) for each in _SETTINGS}
     return {name: value for name, value in said.items() if value is not None}

@@ -136,7 +136,7 @@ class FairWriting(FairQueueBase):
         flat = checked_fields(new.fields)
         tenant = _checked_name(new.tenant, "tenant")
         account = tenant if new.account is None else _checked_name(new.account, "account")
-        if isinstance(new.priority, bool) or new.priority not in {0, 1}:
+        if isinstance(new.priority, bool) or new.priority not in (0, 1):
             raise ConfigurationError(
                 f"priority={new.priority!r} is no priority: give 0, or 1 for a message that goes"
                 " first"

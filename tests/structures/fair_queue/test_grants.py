@@ -1,0 +1,451 @@
+"""Messages whose reader is interrupted, or whose reply is lost, are with nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio as redis_asyncio
+
+from support.any_server import AnyServer
+from support.delaying_relay import DelayingRelay
+from support.fair_queues import got, leftovers
+from support.faulty_server import FaultyServer
+from support.grants import (
+    eventually,
+    every_async_cut,
+    every_cancel,
+    every_cut,
+    every_opcode,
+    greenlets_killed,
+    signals_at_random_moments,
+)
+from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.servers import RedisServer
+from workstealing.structures import AsyncFairQueue, FairQueue
+
+MESSAGES = 6
+ACCOUNTS = 2
+
+
+def queue_on(client: Any, **options: Any) -> FairQueue:
+    return FairQueue(client, "q", lease=600, **options)
+
+
+def filled(client: Any) -> FairQueue:
+    queue = queue_on(client)
+    assert queue.read("first") is None
+    write(queue)
+    return queue
+
+
+def write(queue: FairQueue) -> None:
+    for number in range(MESSAGES):
+        queue.write(f"t{number % ACCOUNTS}", {"n": number})
+
+
+def pending(queue: FairQueue) -> set[str]:
+    """Return the ids of the messages that a consumer has, as the server sees it."""
+    return {each.decode() for each in queue.client.zrange(queue.keys.of("leases"), 0, -1)}
+
+
+def slots(queue: FairQueue) -> int:
+    """Return how many messages are in hand, as the accounts' records say."""
+    return sum(each.in_flight for each in queue.accounts())
+
+
+def as_written(queue: FairQueue) -> None:
+    """Begin anew with messages that nobody has had."""
+    own = [*queue.keys.parts, queue.keys.meta]
+    # By none of the package's opcodes; the namespace knows the queue still.
+    queue.client.delete(*(each for each in own if each != queue.keys.meta))
+    write(queue)
+
+
+def all_back(queue: FairQueue, had: int = 0) -> bool:
+    """Say whether another consumer gets every message, for the first time."""
+    found = queue.read_many("another", 2 * MESSAGES)
+    numbers = {int(each.fields[b"n"]) for each in found}
+    is_right = len(found) == len(numbers) == MESSAGES - had
+    is_right &= {each.attempts for each in found} <= {1}
+    is_right &= slots(queue) == MESSAGES
+    as_written(queue)
+    return is_right
+
+
+class Repeating:
+    """A client that does something about each read; see the same class of shuffle queues' tests."""
+
+    def __init__(self, client: Any, then: Callable[[tuple[Any, ...], Any], Any]) -> None:
+        self.client, self._send = client, client.execute_command
+        digest = queue_on(client)._script("read").sha
+
+        def send(*words: Any, **options: Any) -> Any:
+            reply = self._send(*words, **options)
+            if words[0] == "EVALSHA" and words[1] == digest:
+                reply = then(words, reply)
+            return reply
+
+        client.execute_command = send
+
+    def again(self, words: tuple[Any, ...]) -> Any:
+        """Send a read once more, as a proxy might."""
+        return self._send(*words)
+
+
+@pytest.mark.contract
+class TestTheSameReadAgain:
+    def test_it_is_answered_by_the_same_messages(self, any_server: AnyServer) -> None:
+        queue = filled(any_server.client())
+        client = any_server.client()
+        sent: list[int] = []
+
+        def again(words: tuple[Any, ...], _: Any) -> Any:
+            sent.append(1)
+            return repeating.again(words)
+
+        repeating = Repeating(client, again)
+        mine = queue_on(client)
+        found = [got(mine.read("c")) for _ in range(3)]
+        found += mine.read_many("c", 2)
+        found += mine.read_many("c", 9)
+        assert sorted(int(each.fields[b"n"]) for each in found) == list(range(MESSAGES))
+        assert pending(queue) == {each.id for each in found}
+        assert ({each.attempts for each in found}, slots(queue)) == ({1}, MESSAGES)
+        assert mine.read("c") is None
+        assert len(sent) > 5
+        assert mine.ack(*found) == MESSAGES
+        assert slots(queue) == 0
+
+    def test_an_exchange_too_and_what_is_done_is_done_once(self, any_server: AnyServer) -> None:
+        queue = filled(any_server.client())
+        client = any_server.client()
+        repeating = Repeating(client, lambda words, _: repeating.again(words))
+        mine = queue_on(client)
+        message, numbers, done = got(mine.read("c")), [], 0
+        while message:
+            numbers.append(int(message.fields[b"n"]))
+            exchanged = mine.exchange(message, consumer="c")
+            done += exchanged.done
+            assert len(exchanged.messages) <= 1
+            message = exchanged.messages[0] if exchanged.messages else None  # type: ignore[assignment]
+            assert slots(queue) == (message is not None)
+        assert (sorted(numbers), done) == (list(range(MESSAGES)), MESSAGES)
+        assert queue.length() == 0
+
+    def test_a_lease_that_was_about_to_end_begins_again(self, any_server: AnyServer) -> None:
+        queue = filled(any_server.client())
+        client = any_server.client()
+
+        def later(words: tuple[Any, ...], reply: Any) -> Any:
+            for each in pending(queue):
+                queue.client.zadd(queue.keys.of("leases"), {each: 1})
+            return repeating.again(words)
+
+        repeating = Repeating(client, later)
+        message = got(queue_on(client).read("c"))
+        assert message.attempts == 1
+        now, micros = queue.client.time()
+        (score,) = queue.client.zmscore(queue.keys.of("leases"), [message.id])
+        assert score > now * 1000 + micros // 1000 + 500_000
+
+    def test_one_that_comes_late_is_granted_nothing(self, any_server: AnyServer) -> None:
+        queue = filled(any_server.client())
+        client = any_server.client()
+        commands: list[tuple[Any, ...]] = []
+        repeating = Repeating(client, lambda words, reply: (commands.append(words), reply)[1])
+        mine = queue_on(client)
+        found = [got(mine.read("c")) for _ in range(3)]
+        assert mine.ack(*found) == 3
+        for words in commands:
+            repeating.again(words)
+            assert (pending(queue), slots(queue)) == (set(), 0)
+        rest = [got(mine.read("c")) for _ in range(MESSAGES - 3)]
+        assert {each.attempts for each in rest} == {1}
+
+    def test_what_has_gone_to_another_since_is_not_answered(self, any_server: AnyServer) -> None:
+        queue = filled(any_server.client())
+        client = any_server.client()
+        taken: list[Any] = []
+
+        def meanwhile(words: tuple[Any, ...], reply: Any) -> Any:
+            if taken or not pending(queue):
+                return reply
+            # Its lease has lapsed, and somebody else has it, before the reply was there.
+            later = queue_on(queue.client, clock_shift_ms=3_600_000)
+            while not taken:
+                message = got(later.read("another"))
+                if message.attempts == 2:
+                    taken.append(message)
+            return repeating.again(words)
+
+        repeating = Repeating(client, meanwhile)
+        found = queue_on(client).read("c")
+        assert found is None or found.id != taken[0].id
+        assert queue.ack(*taken) == 1
+
+
+@pytest.mark.contract
+class TestGivingBack:
+    def withdraw(self, queue: FairQueue, commands: list[tuple[Any, ...]]) -> int:
+        """Give back the last read of a queue's by its receipt."""
+        receipt = next(each for each in commands[-1] if str(each).find("/read.") > 0)
+        (free,) = (each for each in queue._receipts._free if each[0] == receipt)
+        script = queue._script("withdraw").body
+        keys = (*queue.all_keys(), receipt)
+        return int(queue.client.eval(script, len(keys), *keys, free[1], 1))  # type: ignore[arg-type]
+
+    def test_by_the_receipt_alone(self, any_server: AnyServer) -> None:
+        queue = filled(any_server.client())
+        queue.set_rule("t0", max_in_flight=2, rate=100, burst=50)
+        client = any_server.client()
+        commands: list[tuple[Any, ...]] = []
+        repeating = Repeating(client, lambda words, reply: (commands.append(words), reply)[1])
+        mine = queue_on(client)
+        first = got(mine.read("c"))
+        second = mine.read_many("c", 2)
+        assert self.withdraw(mine, commands) == 2
+        assert (pending(queue), slots(queue)) == ({first.id}, 1)
+        # It may still be under way, and come twice.
+        repeating.again(commands[-1])
+        assert (pending(queue), slots(queue)) == ({first.id}, 1)
+        assert self.withdraw(mine, commands) == 0
+        assert mine.ack(first) == 1
+        found: list[Any] = []
+        while some := queue.read_many("another", MESSAGES):
+            found += some
+            assert queue.ack(*some) == len(some)
+        assert len(found) == MESSAGES - 1
+        assert {each.id for each in second} <= {each.id for each in found}
+        # The delivery that nobody has had is forgotten.
+        assert {each.attempts for each in found} == {1}
+        assert leftovers(queue).keys() <= {"accounts", "idle"}
+
+    def test_what_is_done_or_anothers_stays_so(self, any_server: AnyServer) -> None:
+        queue = filled(any_server.client())
+        client = any_server.client()
+        commands: list[tuple[Any, ...]] = []
+        Repeating(client, lambda words, reply: (commands.append(words), reply)[1])
+        mine = queue_on(client)
+        done, given = mine.read_many("c", 2)
+        assert mine.ack(done) == 1
+        assert mine.nack(given) == 1
+        assert self.withdraw(mine, commands) == 0
+        found = queue.read_many("another", MESSAGES)
+        assert sorted(each.attempts for each in found) == [1] * (MESSAGES - 2) + [2]
+        assert slots(queue) == MESSAGES - 1
+
+    def test_who_waits_is_woken(self, any_server: AnyServer) -> None:
+        filled(any_server.client())
+        client = any_server.client()
+        commands: list[tuple[Any, ...]] = []
+        Repeating(client, lambda words, reply: (commands.append(words), reply)[1])
+        mine = queue_on(client)
+        assert len(mine.read_many("c", MESSAGES)) == MESSAGES
+        found: list[Any] = []
+        waiting = queue_on(any_server.client())
+        assert waiting.read("another") is None
+        reading = threading.Thread(target=lambda: found.append(waiting.read("another", block=60)))
+        reading.start()
+        assert self.withdraw(mine, commands) == MESSAGES
+        reading.join(60)
+        assert found[0] is not None
+
+    def test_a_foreign_receipt_is_none(self, any_server: AnyServer) -> None:
+        queue = filled(any_server.client())
+        for nonsense in ("", "x", "9" * 40, "-5", "1 a-9-9:1", "nan a-0-0:1", "1 a-0-0:x"):
+            queue.client.set(queue._receipts.take().key, nonsense)
+            assert queue.read("c") is not None
+            as_written(queue)
+        key = queue.keys.receipt(b"list")
+        queue._receipts._free.append((key, 1))
+        queue.client.rpush(key, "x")
+        for _ in range(2):
+            assert queue.read("c") is not None
+        queue.client.delete(key)
+
+    def test_receipts_are_few_and_end_by_themselves(self, any_server: AnyServer) -> None:
+        queue = filled(any_server.client())
+        for _ in range(4):
+            assert queue.read("c") is not None
+        queue.read_many("c", 9)
+        client: Any = queue.client
+        found = [each for each in client.scan_iter(count=1000) if b"/read." in each]
+        assert len(found) == 1
+        assert 0 < client.pttl(found[0]) <= 60_000
+
+
+@pytest.fixture
+def door(redis7: RedisServer) -> Iterator[FaultyServer]:
+    with FaultyServer(redis7.port) as door:
+        yield door
+
+
+def three_and_more(client: Any) -> list[Any]:
+    queue = queue_on(client)
+    found = [queue.read("c") for _ in range(2)]
+    found += queue.exchange(consumer="c").messages
+    assert None not in found
+    return found + queue.read_many("c", MESSAGES)
+
+
+@pytest.mark.real
+class TestCutReplies:
+    def test_every_message_is_read_once(self, redis7: RedisServer, door: FaultyServer) -> None:
+        queue = filled(redis7.client())
+        seen = 0
+        for found in every_cut(door, three_and_more):
+            assert len({each.id for each in found}) == len(found) == MESSAGES, door.names()
+            assert {each.attempts for each in found} == {1}
+            assert len(pending(queue)) == slots(queue) == MESSAGES
+            as_written(queue)
+            seen += 1
+        assert seen > 5
+
+    async def test_on_an_asyncio_client(self, redis7: RedisServer, door: FaultyServer) -> None:
+        queue = filled(redis7.client())
+
+        async def read(client: Any) -> list[Any]:
+            mine = AsyncFairQueue(client, "q", lease=600)
+            found = [await mine.read("c") for _ in range(3)]
+            return found + await mine.read_many("c", MESSAGES)
+
+        async for found in every_async_cut(door, read):
+            assert len({each.id for each in found}) == len(found) == MESSAGES, door.names()
+            assert len(pending(queue)) == slots(queue) == MESSAGES
+            as_written(queue)
+
+    def test_without_retries_they_are_given_back(
+        self, redis7: RedisServer, door: FaultyServer
+    ) -> None:
+        queue = filled(redis7.client())
+        failed, had = 0, []
+
+        def read(client: Any) -> None:
+            mine = queue_on(client)
+            had.clear()
+            had.extend(mine.read("c") for _ in range(3))
+
+        for answer in every_cut(door, read, retries=False):
+            failed += isinstance(answer, redis.ConnectionError)
+            assert pending(queue) == {each.id for each in had}, door.names()
+            assert slots(queue) == len(had)
+            assert all_back(queue, len(had))
+        assert failed > 4
+
+    def test_of_a_later_piece(
+        self, redis7: RedisServer, door: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("workstealing.structures.fair_queue.reading.MESSAGES_A_SCRIPT", 2)
+        queue = filled(redis7.client())
+        lengths = set()
+
+        def read(client: Any) -> list[Any]:
+            return queue_on(client).read_many("c", MESSAGES)
+
+        for answer in every_cut(door, read, retries=False):
+            found = [] if isinstance(answer, redis.ConnectionError) else answer
+            assert pending(queue) == {each.id for each in found}, door.names()
+            lengths.add(len(found))
+            as_written(queue)
+        assert {0, MESSAGES} < lengths
+
+
+@pytest.mark.real
+class TestCancelled:
+    async def test_at_every_await(self, redis7: RedisServer) -> None:
+        queue = filled(redis7.client())
+
+        async def read(client: Any) -> None:
+            mine = AsyncFairQueue(client, "q", lease=600)
+            had = []
+            try:
+                had.append(await mine.read("c"))
+                had.append(await mine.read("c"))
+                had += await mine.read_many("c", 2)
+            finally:
+                # What has come to its caller is the caller's.
+                queue.ack(*had)
+
+        def free() -> bool:
+            if pending(queue) or slots(queue):
+                return False
+            as_written(queue)
+            return all_back(queue)
+
+        await every_cancel(redis7, read, free, least=4)
+
+    async def test_while_the_request_is_under_way(self, redis7: RedisServer) -> None:
+        queue = filled(redis7.client())
+        with DelayingRelay(redis7.port) as relay:
+            async with redis_asyncio.Redis(port=relay.port) as client:
+                mine = AsyncFairQueue(client, "q", lease=600)
+                assert await mine.read("c")
+                as_written(queue)
+                relay.seconds = 0.1
+                for seconds in (0.02, 0.06):
+                    task = asyncio.ensure_future(mine.read_many("c", 3))
+                    await asyncio.sleep(seconds)
+                    task.cancel()
+                    await asyncio.wait({task})
+                    await eventually(lambda: all_back(queue), "the messages to be back")
+
+    async def test_who_waits_has_nothing_to_give_back(self, redis7: RedisServer) -> None:
+        watching = redis7.client()
+        async with redis_asyncio.Redis(port=redis7.port) as client:
+            mine = AsyncFairQueue(client, "q")
+            task = asyncio.ensure_future(mine.read("c", block=60))
+            await eventually(
+                lambda: watching.info("clients")["blocked_clients"] == 1, "the reader to wait"
+            )
+            watching.config_resetstat()
+            task.cancel()
+            await asyncio.wait({task})
+            await mine.aclose()
+        calls = watching.info("commandstats")
+        assert not {"cmdstat_eval", "cmdstat_evalsha"} & set(calls)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["read", "read_many", "exchange"])
+def test_interrupted_at_every_opcode(redis7: RedisServer, how: str) -> None:
+    queue = filled(redis7.client())
+    mine = queue_on(redis7.client())
+    assert mine.read("c") is not None
+    as_written(queue)
+    client = queue.client
+    before = {key: client.dump(key) for key in client.keys("q/fair/*") if b"/read." not in key}
+
+    def call() -> None:
+        if how == "read":
+            mine.read("c")
+        elif how == "read_many":
+            mine.read_many("c", 3)
+        else:
+            mine.exchange(consumer="c", n=2)
+        # What has come to its caller is the caller's. None of the package's opcodes restores it.
+        client.delete(*client.keys("q/fair/*"))
+        for key, dumped in before.items():
+            client.restore(key, 0, dumped)
+
+    def free() -> bool:
+        return not pending(queue) and not slots(queue) and all_back(queue)
+
+    every_opcode(call, free)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+class TestAtRandom:
+    # Python itself drops what is raised in a finalizer, redis-py's among them.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_signals_at_random_moments(self, redis7: RedisServer) -> None:
+        signals_at_random_moments(redis7, "fair queue")
+
+    def test_greenlets_killed_at_random(self, redis7: RedisServer) -> None:
+        greenlets_killed(redis7, "fair queue")
