@@ -105,10 +105,29 @@ local function save_account(keys, account, a)
   redis.call('HSET', keys[ACCOUNTS], account, text .. a.epoch .. a.rule)
 end
 
--- A glob of `*` and `?` as a pattern of Lua.
-local function glob(text)
-  text = string.gsub(text, '[%^%$%(%)%%%.%[%]%+%-]', '%%%0')
-  return '^' .. string.gsub(string.gsub(text, '%*', '.*'), '%?', '.') .. '$'
+-- Whether a name is one of a glob of `*` and `?`. Each part between two stars stands at the first place where it can,
+-- so that no glob takes long; a pattern of Lua with many stars would try each division of the name.
+local function is_of_glob(name, text)
+  local function plain(part)
+    return (string.gsub(string.gsub(part, '[%^%$%(%)%%%.%[%]%+%-]', '%%%0'), '%?', '.'))
+  end
+  local first, rest = string.match(text, '^([^*]*)(.*)$')
+  if rest == '' then
+    return string.find(name, '^' .. plain(first) .. '$') ~= nil
+  end
+  local middle, last = string.match(rest, '^(.*%*)([^*]*)$')
+  if #name < #first + #last or not string.find(name, '^' .. plain(first)) or not string.find(string.sub(name, #name - #last + 1), '^' .. plain(last) .. '$') then
+    return false
+  end
+  local at, limit = #first + 1, #name - #last
+  for part in string.gmatch(middle, '[^*]+') do
+    local from, to = string.find(name, plain(part), at)
+    if not from or to > limit then
+      return false
+    end
+    at = to + 1
+  end
+  return true
 end
 
 -- The patterns of rules, the most particular first, of their text in meta.
@@ -131,7 +150,7 @@ local function rule_of(keys, account)
     return account
   end
   for _, pattern in ipairs(patterns_in(redis.call('HGET', keys[META], 'patterns') or '')) do
-    if string.find(account, glob(pattern)) then
+    if is_of_glob(account, pattern) then
       return pattern
     end
   end
