@@ -91,8 +91,8 @@ class Writing(QueueBase):
         round trip, and one more after a group has read for the first time; about 10 Redis commands,
         and up to 3 more for each further group.
         """
-        new = NewMessage(tenant, fields, deadline, tracking_id, account)
-        return self._writing_one(self._described_new(new))
+        described = self._described_new(tenant, fields, deadline, tracking_id, account)
+        return self._writing_one(described)
 
     @operation
     def write_many(self, messages: Iterable[NewMessage]) -> Steps[list[str]]:
@@ -106,37 +106,49 @@ class Writing(QueueBase):
         round trip for each 100; about eight Redis commands a message, and up to 3 more for each
         group and stream.
         """
-        return self._writing_many([self._described_new(each) for each in checked_new(messages)])
+        new = checked_new(messages)
+        for each in new:
+            _refuse_foreign(each)
+        return self._writing_many(
+            [
+                self._described_new(
+                    each.tenant, each.fields, each.deadline, each.tracking_id, each.account
+                )
+                for each in new
+            ]
+        )
 
-    def _described_new(self, new: NewMessage) -> _Described:
+    def _described_new(
+        self,
+        tenant: str | bytes,
+        fields: Mapping[Any, Any],
+        deadline: dt.datetime | float | None,
+        tracking_id: str | bytes | None,
+        account: str | bytes | None,
+    ) -> _Described:
         """Check a message to be written, and say what is sent. Raises: ConfigurationError."""
-        foreign = [name for name, value in _FAIR_ONLY.items() if getattr(new, name) != value]
-        if foreign:
-            raise ConfigurationError(
-                f"a ShuffleQueue has no {' and no '.join(foreign)}: leave such fields of a"
-                " NewMessage out, or take a FairQueue"
-            )
-        flat = checked_fields(new.fields)
+        flat = checked_fields(fields)
         # The queue's own come last, where the scripts look for them.
-        flat += (TENANT, new.tenant)
+        flat += (TENANT, tenant)
         ends: int | str = ""
-        if new.deadline is not None:
-            ends = deadline_ms(new.deadline)
+        if deadline is not None:
+            ends = deadline_ms(deadline)
             flat += (DEADLINE, ends)
         tracked: str | bytes = ""
-        if new.tracking_id is not None:
-            tracked = checked_text(new.tracking_id, "tracking id")
+        if tracking_id is not None:
+            tracked = checked_text(tracking_id, "tracking id")
             flat += (TRACKING, tracked)
-        account, called = new.tenant, "tenant"
-        if new.account is not None:
-            checked_tenant(new.tenant)
-            account, called = new.account, "account"
+        called = "account"
+        if account is None:
+            account, called = tenant, "tenant"
+        else:
+            checked_tenant(tenant)
         try:
             known = self._accounts.get(account)
         except TypeError:
             # What has no hash is no name; the check says so.
             known = None
-        return _Described(known or self._learn(account, called), tracked, ends, flat, new.fields)
+        return _Described(known or self._learn(account, called), tracked, ends, flat, fields)
 
     def _writing_one(self, described: _Described) -> Steps[str]:
         ids = yield from self._writing_some([described])
@@ -282,3 +294,13 @@ def _checked_place(number: object, name: str, least: int, most: int) -> int:
             f" {least} to {most:,}"
         )
     return int(number)
+
+
+def _refuse_foreign(new: NewMessage) -> None:
+    """Raise ConfigurationError for a message with fields that only a `FairQueue` knows."""
+    foreign = [name for name, value in _FAIR_ONLY.items() if getattr(new, name) != value]
+    if foreign:
+        raise ConfigurationError(
+            f"a ShuffleQueue has no {' and no '.join(foreign)}: leave such fields of a NewMessage"
+            " out, or take a FairQueue"
+        )
