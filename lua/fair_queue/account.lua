@@ -144,12 +144,10 @@ local function patterns_in(text)
   return found
 end
 
--- The name of the rule that holds for an account: its own, or the most particular pattern.
-local function rule_of(keys, account)
-  if redis.call('HEXISTS', keys[RULES], account) == 1 then
-    return account
-  end
-  for _, pattern in ipairs(patterns_in(redis.call('HGET', keys[META], 'patterns') or '')) do
+-- The most particular pattern that an account matches, '' for none. Its own rule needs no search.
+local function rule_of(keys, facts, account)
+  facts.patterns = facts.patterns or patterns_in(redis.call('HGET', keys[META], 'patterns') or '')
+  for _, pattern in ipairs(facts.patterns) do
     if is_of_glob(account, pattern) then
       return pattern
     end
@@ -161,27 +159,30 @@ end
 -- in us, most waiting messages, share of the lower priority in thousandths, 1 if paused; `-` if it does not say.
 local RULE = '^([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+)$'
 
--- The settings that hold for an account; what its own rule does not say, the rule `*` says.
+-- The settings that hold for an account.
 local function settings_of(keys, facts, account, a)
   if facts.rules == 0 then
     return { weight = 1000, burst = 1, lower = 100 }
   end
   if a.version ~= facts.rules then
-    a.rule, a.version = rule_of(keys, account), facts.rules
+    a.rule, a.version = rule_of(keys, facts, account), facts.rules
   end
-  local found = redis.call('HMGET', keys[RULES], a.rule, '*')
-  local said = {}
-  for i = 1, 2 do
+  -- What the account's own rule does not say, its pattern says, and then the default of all.
+  local names = { account, a.rule, '*' }
+  local found = redis.call('HMGET', keys[RULES], unpack(names))
+  local said, by = {}, ''
+  for i = 1, 3 do
     local parts = found[i] and { string.match(found[i], RULE) } or {}
     for j = 1, 8 do
       said[j] = said[j] or tonumber(parts[j])
     end
-    said[9] = said[9] or said[8] and (i == 1 and a.rule or '*')
+    by = by == '' and found[i] and names[i] or by
+    said[9] = said[9] or said[8] and names[i]
   end
   return {
     weight = math.max(1, said[1] or 1000), cap = said[2], period = said[3], burst = said[4] or 1,
     estimate = said[5], most = said[6], lower = said[7] or 100, is_paused = said[8] == 1,
-    paused_by = said[8] == 1 and said[9] or '',
+    paused_by = said[8] == 1 and said[9] or '', rule = by,
   }
 end
 

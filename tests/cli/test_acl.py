@@ -29,7 +29,7 @@ from workstealing.metrics.ledger import Ledger, total
 from workstealing.metrics.ledger import read as read_ledger
 from workstealing.metrics.shared_settings import SharedSettings, follow
 from workstealing.recruiting.slice import Slice
-from workstealing.structures import ShuffleQueue, VolatileHashes
+from workstealing.structures import FairQueue, ShuffleQueue, VolatileHashes
 from workstealing.testing import always
 
 MakeApp = Callable[[str], str]
@@ -347,6 +347,20 @@ class TestUnderThePrintedLine:
         with self.printed(command, redis7, *arguments) as client:
             job = QueueExpiry(ShuffleQueue(client, "orders", clock_shift_ms=7_200_000))
             assert sum(job.perform(Slice(100, 10.0)) for _ in range(5)) > 3
+        # The receipt of the read ends by its own time to live.
+        admin = redis7.client()
+        assert [key for key in admin.keys("orders*") if admin.pttl(key) == -1] == []
+
+    def test_fair_queues_are_deleted_by_the_names_that_are_given(
+        self, command: Any, redis7: RedisServer
+    ) -> None:
+        queue = FairQueue(redis7.client(), "orders", ttl=60)
+        queue.write("t", {"a": "b"}, tracking_id="x")
+        assert queue.ack(queue.read("c"))
+        arguments = ("--job", "queue_expiry", "--name", "fair_queues", "--keys", "orders*")
+        with self.printed(command, redis7, *arguments) as client:
+            job = QueueExpiry(FairQueue(client, "orders", clock_shift_ms=7_200_000))
+            assert job.perform(Slice(100, 10.0)) > 3
         # The receipt of the read ends by its own time to live.
         admin = redis7.client()
         assert [key for key in admin.keys("orders*") if admin.pttl(key) == -1] == []

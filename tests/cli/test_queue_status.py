@@ -13,8 +13,8 @@ from support.patience import patient
 from support.servers import RedisCluster3, RedisServer, wait_until
 from support.set_clock import SetClock
 from workstealing.cli.drain import known_backlog
-from workstealing.jobs import ShuffleQueueReaper, TimeShardSweeper
-from workstealing.structures import ShuffleQueue, TimeShardQueue
+from workstealing.jobs import FairQueueReaper, ShuffleQueueReaper, TimeShardSweeper
+from workstealing.structures import FairQueue, ShuffleQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue import RedisStore
 
 __all__ = ["patient"]
@@ -188,3 +188,42 @@ def test_a_drain_looks_for_what_waits_wherever_a_sweeper_may_work_now(
     assert said["drained"] is True
     assert said["jobs"]["time_shard_sweeper.reminders"]["items"] == 1
     assert sweeper.backlog().count == 1
+
+
+def test_status_doctor_and_drain_know_a_fair_queue(
+    command: Any, app_module: MakeApp, redis7: RedisServer
+) -> None:
+    name = app_module(
+        f"""
+        import redis
+        from workstealing import Recruiter
+        from workstealing.jobs import FairQueueReaper, QueueExpiry
+        from workstealing.structures import FairQueue
+
+        client = redis.Redis.from_url({redis7.url!r})
+        recruiter = Recruiter(seconds=5.0)
+        mails = FairQueue(client, "mails", clock_shift_ms=600_000)
+        recruiter.install(FairQueueReaper(mails), rate=0.1)
+        recruiter.install(QueueExpiry(mails), rate=0.1)
+        """
+    )
+    assert "nothing has been written yet" in command.checks(name)["job fair_queue_reaper.mails"][1]
+    assert redis7.client().keys("mails*") == []
+    mails = FairQueue(redis7.client(), "mails")
+    for number in range(5):
+        mails.write("acme", {"n": str(number)})
+    assert len(mails.read_many("gone", 3)) == 3
+    found, jobs = command.well(name)
+    assert found == {
+        ("fair queue", "mails"): (5, 3, 0),
+        ("fair queues", "fair_queues"): (1, 0, None),
+    }
+    assert jobs == {"fair_queue_reaper.mails": 3, "queue_expiry.fair_queues": 0}
+    assert "3 lapsed deliveries" in command("status", "--app", name)
+    assert command.checks(name)["job fair_queue_reaper.mails"][0] == "ok"
+    said = command.json("drain", "fair_queue_reaper.mails", "--app", name)
+    assert said["drained"] is True
+    assert said["jobs"]["fair_queue_reaper.mails"]["items"] >= 3
+    later = FairQueue(redis7.client(), "mails", clock_shift_ms=600_000)
+    assert FairQueueReaper(later).backlog().count == 0
+    assert sorted(each.attempts for each in mails.read_many("next", 10)) == [1, 1, 2, 2, 2]

@@ -1,8 +1,8 @@
 """The rules of accounts: weights, caps, rates; and why an account waits.
 
-A rule holds for one account, or for all that a pattern matches. An account goes by its own rule, or
-else by the pattern with the most plain letters; the settings that this rule leaves out come from
-the rule ``*``. A change holds at once, for messages that wait already too.
+A rule holds for one account, or for all that a pattern matches. An account goes by its own rule.
+The settings that this rule leaves out come from the pattern with the most plain letters, and then
+from the rule ``*``. A change holds at once, for messages that wait already too.
 """
 
 from __future__ import annotations
