@@ -27,6 +27,7 @@ DOORS = (
     "workstealing.spark",
     "workstealing.store",
     "workstealing.structures",
+    "workstealing.structures.shuffle_queue",
     "workstealing.structures.tracked_set.sources",
     "workstealing.structures.volatile_hashes",
 )

@@ -16,7 +16,6 @@ from redis.exceptions import ResponseError
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError, OutOfTime
 from workstealing.jobs.shuffle_queue_reaper.upkeep import WINDOW, Facts, Settings, Tidying
-from workstealing.recruiting.checks import checked_attempts
 from workstealing.recruiting.job import (
     Backlog,
     DivisibleJob,
@@ -406,8 +405,9 @@ class ShuffleQueueReaper(DivisibleJob):
 
     - A message that a consumer has held for the lease is served again, at its stream's turn, before
       the new ones there. The turns of the streams, and so of the tenants, stay as they were.
-    - A message that has been delivered max_attempts times without an `ack`, after a `nack` too, is
-      set aside as it is: see `ShuffleQueue.dead`, `revive` and `discard`. Nothing is ever dropped.
+    - A message that has been delivered as often as the queue's max_attempts says is set aside as it
+      is: see `ShuffleQueue.dead`, `revive` and `discard`. Nothing is ever dropped. (`nack` does the
+      same at once.)
     - A message past its deadline is deleted even if nobody reads, as a read would delete it: with
       its tracking id, for every group, and counted as overdue. A message that a consumer has in
       hand stays there.
@@ -425,7 +425,6 @@ class ShuffleQueueReaper(DivisibleJob):
         limit: the most items a slice handles.
         lease: how long a consumer holds a message, in seconds or a timedelta: longer than it works
             without `extend`, or the message is delivered twice.
-        max_attempts: the most deliveries of a message.
         consumer_idle: seconds or a timedelta.
         dry_run: count the items that would be handled, and change nothing.
         name: of the job, by default ``shuffle_queue_reaper.<queue>``.
@@ -449,7 +448,6 @@ class ShuffleQueueReaper(DivisibleJob):
         limit: int = 25,
         *,
         lease: Duration = 60.0,
-        max_attempts: int = 5,
         consumer_idle: Duration = 3600.0,
         dry_run: bool = False,
         name: str | None = None,
@@ -462,7 +460,7 @@ class ShuffleQueueReaper(DivisibleJob):
         self._keep_clean(queue, limit=limit, name=name, default=default, dry_run=dry_run)
         settings = Settings(
             lease_ms=_checked_ms(lease, "lease"),
-            max_attempts=checked_attempts(max_attempts),
+            max_attempts=queue.max_attempts,
             consumer_idle_ms=_checked_ms(consumer_idle, "consumer_idle"),
             random=random,
         )

@@ -113,12 +113,13 @@ local function give_back(ring, returned, delayed, group, number, id, at)
   return ring_in(ring, number)
 end
 
--- Whether a pending entry is still the delivery that a consumer means. The consumer's name alone does
--- not tell: the entry may have been recovered, and delivered to the same consumer again.
+-- Whether a pending entry is still the delivery that a consumer means: then for how many ms it has been
+-- held, or else false. The consumer's name alone does not tell: the entry may have been recovered, and
+-- delivered to the same consumer again.
 local function is_held(stream, reader, id, consumer, attempts)
   local found = redis.pcall('XPENDING', stream, reader, id, id, 1)
   if is_error(found) or not found[1] then
     return false
   end
-  return found[1][2] == consumer and found[1][4] == tonumber(attempts)
+  return found[1][2] == consumer and found[1][4] == tonumber(attempts) and found[1][3]
 end

@@ -68,11 +68,6 @@ if entries.err then
   return result
 end
 
-local function message_of(id)
-  local found = redis.call('XRANGE', stream, id, id)
-  return found[1] and found[1][2]
-end
-
 local function is_listed(member)
   -- With another score than its stream's number it would never be found.
   if tonumber(redis.call('ZSCORE', returned, member) or nil) == tonumber(number) or redis.call('ZSCORE', delayed, member) then
@@ -84,31 +79,6 @@ local function is_listed(member)
     end
   end
   return false
-end
-
-local function unlist(member)
-  redis.call('ZREM', returned, member)
-  redis.call('ZREM', delayed, member)
-end
-
--- A text with its length before it, so that parts with any bytes can be told apart.
-local function sized(text)
-  return #text .. ':' .. text .. ','
-end
-
--- Sets a message aside, with its attempts and the times of its last delivery and of now.
-local function bury(id, count, delivered, fields)
-  redis.call('XACK', stream, reader, id)
-  unlist(number .. ':' .. id)
-  local parts = { sized(whole(count)), sized(whole(delivered)), sized(whole(at)) }
-  for _, part in ipairs(fields) do
-    parts[#parts + 1] = sized(part)
-  end
-  redis.call('HSET', dead, number .. ':' .. id, table.concat(parts))
-  local readers = readers_of(stream)
-  if not awaits_readers(stream, number, readers) and not is_needed(stream, readers, id) then
-    delete_entry(stream, tracking, deadlines, number, id, fields)
-  end
 end
 
 -- Without JUSTID it would count as a delivery.
@@ -139,13 +109,14 @@ for _, entry in ipairs(entries) do
   if handled >= limit then
     place = place or id
   elseif owner == OWNER or is_stale then
-    local fields = message_of(id)
+    local fields = fields_of(stream, id)
     if not fields then
       redis.call('XACK', stream, reader, id)
-      unlist(number .. ':' .. id)
+      redis.call('ZREM', returned, number .. ':' .. id)
+      redis.call('ZREM', delayed, number .. ':' .. id)
       handled, result[3] = handled + 1, result[3] + 1
     elseif count >= most_attempts then
-      bury(id, count, at - idle, fields)
+      bury(dead, returned, delayed, tracking, deadlines, stream, reader, number, id, count, at - idle, at, fields)
       handled, result[2] = handled + 1, result[2] + 1
     elseif is_stale then
       put_back(id)

@@ -83,3 +83,33 @@ local function delete_entry(stream, tracking, deadlines, number, id, fields)
     redis.call('ZREM', deadlines, deadline_member(number, id, tracked))
   end
 end
+
+-- Returns the fields and values of an entry, nil if it has gone.
+local function fields_of(stream, id)
+  local found = redis.call('XRANGE', stream, id, id)
+  return found[1] and found[1][2]
+end
+
+-- A text with its length before it, so that parts with any bytes can be told apart.
+local function sized(text)
+  return #text .. ':' .. text .. ','
+end
+
+-- Sets a pending message aside for its group. count: how often it was delivered; since: when for the last
+-- time, in ms; reader: the name under which the group reads the stream. Its first write is one that a full
+-- server allows.
+local function bury(dead, returned, delayed, tracking, deadlines, stream, reader, number, id, count, since, at, fields)
+  local member = number .. ':' .. id
+  redis.call('XACK', stream, reader, id)
+  redis.call('ZREM', returned, member)
+  redis.call('ZREM', delayed, member)
+  local parts = { sized(whole(count)), sized(whole(since)), sized(whole(at)) }
+  for _, part in ipairs(fields) do
+    parts[#parts + 1] = sized(part)
+  end
+  redis.call('HSET', dead, member, table.concat(parts))
+  local readers = readers_of(stream)
+  if not awaits_readers(stream, number, readers) and not is_needed(stream, readers, id) then
+    delete_entry(stream, tracking, deadlines, number, id, fields)
+  end
+end

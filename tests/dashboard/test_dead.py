@@ -10,13 +10,14 @@ import pytest
 
 from support.dashboards import HOSTILE, TOKEN, make_app
 from support.patience import patient
+from support.reapers import reaper_after
 from support.servers import RedisServer
 from workstealing import Recruiter
 from workstealing.dashboard import Watched
 from workstealing.dashboard.queries import MOST_LISTED, list_dead, listed
 from workstealing.dashboard.steering import steer_dead
 from workstealing.dashboard.watched import DeadItem, payload_text, watch
-from workstealing.jobs import IckReaper, ShuffleQueueReaper
+from workstealing.jobs import IckReaper
 from workstealing.recruiting import Slice
 from workstealing.structures import FairQueue, Ick, Log, ShardedIck, ShuffleQueue, TimeShardQueue
 from workstealing.structures.time_shard_queue import RedisStore
@@ -63,7 +64,7 @@ def shuffle_queue(client: Any, payload: bytes) -> Any:
     made.read("senders", "c")
     made.write("acme <b>", {"body": payload})
     assert made.read("senders", "c") is not None
-    reaper = ShuffleQueueReaper(made, lease=0.001, max_attempts=1)
+    reaper = reaper_after(1, made, lease=0.001)
     until(lambda: [reaper.perform(Slice(9, 5.0)), made.dead("senders")][-1])
     return made
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from support.dashboards import make_app
 from support.patience import patient
+from support.reapers import reaper_after
 from support.servers import AnyServer, RedisServer, wait_until
 from workstealing import Recruiter
 from workstealing.dashboard.queries import structure_figures
@@ -142,7 +143,7 @@ def test_queues_come_once_and_the_job_knows_more(redis7: RedisServer) -> None:
 def kill(queue: ShuffleQueue, *groups: str) -> list[str]:
     """Let messages fail too often for some groups; return their ids, sorted."""
     ids = {each.id for group in groups for each in queue.read_many(group, "c", 100)}
-    reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1)
+    reaper = reaper_after(1, queue, lease=0.001)
     for _ in range(200):
         if all(len(queue.dead(group)) == len(ids) for group in groups):
             return sorted(ids)

@@ -199,7 +199,7 @@ KINDS = {
         },
     ),
     "shuffle queue": Kind(
-        lambda client: ShuffleQueue(client, "q", streams=4),
+        lambda client: ShuffleQueue(client, "q", streams=4, max_attempts=2),
         {
             "write": lambda queue: queue.write("t", {"a": 1}, tracking_id="x"),
             "length": lambda queue: queue.length(),
@@ -209,7 +209,7 @@ KINDS = {
             "settle": lambda queue: [
                 settled(queue, message) for message in queue.read_many("g", "c", 3)
             ],
-            "reap": perform(jobs.ShuffleQueueReaper, lease=0.001, max_attempts=2),
+            "reap": perform(jobs.ShuffleQueueReaper, lease=0.001),
             "backlog": backlog(jobs.ShuffleQueueReaper, lease=0.001),
             "expiry": perform(jobs.QueueExpiry),
             "cancel": lambda queue: queue.cancel("x"),

@@ -49,7 +49,9 @@ class ChangedQueue(Protocol):
 
     def queue(self, client: Any, width: int) -> ShuffleQueue:
         """Return a process's own."""
-        return ShuffleQueue(client, "q", streams=width, streams_per_tenant=min(3, width))
+        return ShuffleQueue(
+            client, "q", streams=width, streams_per_tenant=min(3, width), max_attempts=10**6
+        )
 
     def step(self) -> None:
         """Do one thing by chance, and look at all messages."""
@@ -212,7 +214,7 @@ class ChangedQueue(Protocol):
         return int(self.client.hget(self.processes[0].keys.meta, "span") or 0)
 
     def _reaper(self, queue: ShuffleQueue) -> ShuffleQueueReaper:
-        options: Any = {"lease": SOON, "consumer_idle": SOON, "max_attempts": 10**6}
+        options: Any = {"lease": SOON, "consumer_idle": SOON}
         return ShuffleQueueReaper(queue, random=self.draw.random, **options)
 
     def delete(self, is_killed: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import redis
 
+from support.reapers import reaper_after
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.jobs import (
     FairQueueReaper,
@@ -89,7 +90,7 @@ def make_shuffle_queue(client: redis.Redis) -> None:
     queue.ack(messages[0])
     queue.nack(messages[1])
     queue.nack(messages[2], delay=500)
-    reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1, random=chance())
+    reaper = reaper_after(1, queue, lease=0.001, random=chance())
     time.sleep(0.005)
     for _ in range(3):
         reaper.perform(Slice(1, SECONDS))

@@ -361,7 +361,7 @@ def accounts() -> None:
         assert_type(queue.extend(message), int)
         assert_type(queue.nack(message, delay=2.5), int)
         exchanged = queue.exchange(message, consumer="worker 7", n=2)
-        assert_type(exchanged, Exchanged)
+        assert_type(exchanged, Exchanged[FairMessage])
         assert_type(exchanged.messages, list[FairMessage])
         assert_type(queue.ack(*exchanged.messages), int)
     assert_type(queue.read_many("worker 7", 10, same_account=True), list[FairMessage])
@@ -390,7 +390,7 @@ async def accounts_awaited() -> None:
     assert_type(message, FairMessage | None)
     if message is not None:
         exchanged = await queue.exchange(message, consumer="worker 7")
-        assert_type(exchanged, Exchanged)
+        assert_type(exchanged, Exchanged[FairMessage])
         assert_type(await queue.ack(*exchanged.messages), int)
     assert_type(await queue.length(), int)
     assert_type(await queue.dead(), Page[DeadFairMessage])

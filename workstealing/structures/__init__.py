@@ -15,14 +15,10 @@ if TYPE_CHECKING:
         DurableKeys,
         Lease,
     )
-    from workstealing.structures.fair_queue import (
-        AsyncFairQueue,
-        FairMessage,
-        FairQueue,
-        NewMessage,
-    )
+    from workstealing.structures.fair_queue import AsyncFairQueue, FairMessage, FairQueue
     from workstealing.structures.ick import Acked, Added, AsyncIck, Batch, DeadMember, Ick
     from workstealing.structures.log import AsyncLog, Log, LogRange, LogStats
+    from workstealing.structures.queue_messages import NewMessage
     from workstealing.structures.sharded_ick import (
         AsyncLeasedIck,
         AsyncShardedIck,
@@ -103,9 +99,10 @@ if not TYPE_CHECKING:
             "workstealing.recruiting.cache_figures": "CacheStats cache_stats",
             "workstealing.store.paging": "Page",
             "workstealing.structures.durable_keys": "AsyncDurableKeys AsyncLease DurableKeys Lease",
-            "workstealing.structures.fair_queue": "AsyncFairQueue FairMessage FairQueue NewMessage",
+            "workstealing.structures.fair_queue": "AsyncFairQueue FairMessage FairQueue",
             "workstealing.structures.ick": "Acked Added AsyncIck Batch DeadMember Ick",
             "workstealing.structures.log": "AsyncLog Log LogRange LogStats",
+            "workstealing.structures.queue_messages": "NewMessage",
             "workstealing.structures.sharded_ick": (
                 "AsyncLeasedIck AsyncShardedIck LeaseLost LeasedIck NoLease ShardedIck"
             ),

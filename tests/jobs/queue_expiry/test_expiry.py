@@ -12,9 +12,10 @@ import redis
 from support.deaths import every_death
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.reapers import reaper_after
 from support.servers import AnyServer, RedisCluster3, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.jobs import Backlog, QueueExpiry, ShuffleQueueReaper
+from workstealing.jobs import Backlog, QueueExpiry
 from workstealing.recruiting import Slice
 from workstealing.structures.shuffle_queue import ShuffleQueue
 from workstealing.testing import ManualClock
@@ -154,7 +155,7 @@ class TestDeleting:
         written = queue.write("t", {b"a": b"1"})
         assert queue.read("g", "c") is not None
         assert queue.read("h", "c") is not None
-        reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1)
+        reaper = reaper_after(1, queue, lease=0.001)
         while not (queue.dead("g") and queue.dead("h")):
             reaper.perform(Slice(25, 10.0))
         queue.discard("h", written)
@@ -415,7 +416,7 @@ class TestDelete:
     def test_its_dead_go_too(self, queue: Queue) -> None:
         queue.write("t", {"a": 1})
         queue.read("g", "c")
-        reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1)
+        reaper = reaper_after(1, queue, lease=0.001)
         while not queue.dead("g"):
             reaper.perform(Slice(25, 10.0))
         queue.delete()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.reapers import reaper_after
 from support.servers import AnyServer
-from workstealing.jobs import QueueExpiry, ShuffleQueueReaper
+from workstealing.jobs import QueueExpiry
 from workstealing.recruiting import Slice
 from workstealing.structures import ShuffleQueue
 
@@ -18,7 +19,7 @@ def test_nothing_speaks_of_what_has_gone(any_server: AnyServer, limit: int) -> N
     meta, names = queue.keys.meta, queue.keys.group("g")
     queue.write("poison", {"n": 0})
     assert queue.read("g", "c") is not None
-    reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1)
+    reaper = reaper_after(1, queue, lease=0.001)
     while not queue.dead("g"):
         reaper.perform(Slice(25, 1.0))
     for number in range(40):

@@ -12,6 +12,7 @@ from support.patience import (
     ROUNDING_SECONDS,
     patient,  # noqa: F401 - an autouse fixture
 )
+from support.reapers import reaper_after
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import ShuffleQueueReaper
@@ -31,8 +32,10 @@ def queue(any_server: AnyServer) -> ShuffleQueue:
     return ShuffleQueue(any_server.client(), "q", streams=8, streams_per_tenant=2)
 
 
-def reaper(queue: Any, limit: int = 25, **options: Any) -> ShuffleQueueReaper:
-    return ShuffleQueueReaper(queue, limit, random=random.Random(7).random, **options)
+def reaper(
+    queue: Any, limit: int = 25, *, max_attempts: int = 5, **options: Any
+) -> ShuffleQueueReaper:
+    return reaper_after(max_attempts, queue, limit, random=random.Random(7).random, **options)
 
 
 def reap(queue: Any, slices: int = 40, limit: int = 25) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.reapers import reaper_after
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.jobs import ShuffleQueueReaper
@@ -64,9 +65,9 @@ def claim(client: Any, stream: bytes, reader: Any, entry: dict[str, Any], **opti
     )
 
 
-def reaper(queue: Any, **options: Any) -> ShuffleQueueReaper:
+def reaper(queue: Any, *, max_attempts: int = 5, **options: Any) -> ShuffleQueueReaper:
     options = {"lease": IDLE_S, "consumer_idle": IDLE_S, **options}
-    return ShuffleQueueReaper(queue, **options)
+    return reaper_after(max_attempts, queue, **options)
 
 
 def reap(queue: Any, limit: int = 25, **options: Any) -> int:
@@ -298,9 +299,18 @@ class TestPoison:
 
     def test_a_nack_counts(self, queue: Queue) -> None:
         queue.write("t", {b"a": b"1"})
+        assert queue.nack(queue.read("g", "c")) == 1
+        assert queue.read("g", "c") is not None
+        age(queue)
+        assert settle(queue, max_attempts=2) == 1
+        assert [dead.attempts for dead in queue.dead("g")] == [2]
+        assert queue.read("g", "c") is None
+
+    def test_what_was_given_back_by_a_more_patient_process(self, queue: Queue) -> None:
+        queue.write("t", {b"a": b"1"})
         for _ in range(2):
-            message = queue.read("g", "c")
-            assert queue.nack(message) == 1
+            assert queue.nack(queue.read("g", "c")) == 1
+        assert queue.dead("g") == []
         age(queue)
         assert settle(queue, max_attempts=2) == 1
         assert [dead.attempts for dead in queue.dead("g")] == [2]
@@ -620,7 +630,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         "options",
-        [{"lease": 0}, {"max_attempts": 0}, {"consumer_idle": -1}, {"limit": 0}],
+        [{"lease": 0}, {"consumer_idle": -1}, {"limit": 0}],
     )
     def test_settings_that_are_none(self, queue: Queue, options: dict[str, Any]) -> None:
         with pytest.raises(ConfigurationError):

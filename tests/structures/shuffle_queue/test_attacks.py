@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.reapers import reaper_after
 from support.servers import AnyServer, RedisServer, wait_until
 from workstealing.errors import ConfigurationError
 from workstealing.jobs import QueueExpiry, ShuffleQueueReaper
@@ -359,7 +360,7 @@ def test_a_full_server_is_served_by_every_call_that_frees_memory(
         client.xack(queue.keys.stream(message.stream), "g", message.entry_id)
     before = queue.length()
     time.sleep(0.005)
-    job = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1, random=random.Random(3).random)
+    job = reaper_after(1, queue, lease=0.001, random=random.Random(3).random)
     wait_until(lambda: not sum(job.perform(Slice(25, 10.0)) for _ in range(12)), "the reaper")
     assert (before, queue.length()) == (5, 0)
     assert len(queue.dead("g")) == 3

@@ -8,9 +8,9 @@ import pytest
 import redis
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.reapers import reaper_after
 from support.servers import RedisServer
 from workstealing.errors import ConfigurationError
-from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting.slice import Slice
 from workstealing.store.job_client import JobClient
 from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
@@ -131,7 +131,7 @@ def test_a_reaper_of_any_limit_sets_aside_in_pieces_and_the_dead_go_back_in_piec
         return replies
 
     monkeypatch.setattr(JobClient, "call", recording)
-    reaper = ShuffleQueueReaper(queue, 1000, lease=0.001, max_attempts=1)
+    reaper = reaper_after(1, queue, 1000, lease=0.001)
     while sum(buried) < 3 * MESSAGES_A_SCRIPT:
         reaper.perform(Slice(1000, 10.0))
     assert max(buried) <= MESSAGES_A_SCRIPT

@@ -14,7 +14,8 @@ from redis._parsers import Encoder
 
 from support.servers import AnyServer
 from workstealing.errors import ConfigurationError
-from workstealing.structures import Message, ShuffleQueue
+from workstealing.store.operations import send_step
+from workstealing.structures import Message, NewMessage, ShuffleQueue
 from workstealing.structures.shuffle_queue.message import split_id
 
 pytestmark = pytest.mark.contract
@@ -75,6 +76,98 @@ def test_a_tenants_messages_go_to_the_shortest_of_its_streams(queue: ShuffleQueu
     used = [split_id(queue.write("a", {"n": n}))[0] for n in range(8)]
     assert sorted(used) == sorted(streams * 2)
     assert used[:4] == list(streams)
+
+
+def test_an_account_decides_the_streams_and_the_consumer_sees_the_tenant(
+    queue: ShuffleQueue,
+) -> None:
+    streams = queue.streams_of("account")
+    tenants = [f"t{n}" for n in range(8)]
+    used = [split_id(queue.write(each, {"n": 1}, account="account"))[0] for each in tenants]
+    assert used == list(streams * 2)
+    found = drained(queue)
+    assert sorted(message.tenant or "" for message in found) == tenants
+    assert found[0].fields == {b"n": b"1"}
+    # Bytes and text are the same account.
+    assert split_id(queue.write("t", {"n": 1}, account=b"account"))[0] in streams
+
+
+def test_many_are_written_as_one_after_the_other_would_be(any_server: AnyServer) -> None:
+    queue, other = queue_on(any_server), ShuffleQueue(any_server.client(), "other", 16)
+    assert queue.read("g", "c") is None
+    deadline = int(time.time()) + 3600
+    new = [
+        NewMessage(f"t{n % 7}", {"n": n}, *((deadline, f"x{n}") if n % 2 else ()), account=account)
+        for n in range(120)
+        for account in ("one" if n % 3 else None,)
+    ]
+    ids = queue.write_many(iter(new))
+    each = [
+        other.write(one.tenant, one.fields, one.deadline, one.tracking_id, account=one.account)
+        for one in new
+    ]
+    assert [split_id(one)[0] for one in ids] == [split_id(one)[0] for one in each]
+    assert len(set(ids)) == queue.length() == 120
+    found = {message.id: message for message in queue.read_many("g", "c", 200)}
+    for written, one, number in zip(ids, new, range(120), strict=True):
+        message = found[written]
+        assert (message.tenant, message.fields) == (one.tenant, {b"n": b"%d" % number})
+        assert (message.deadline, message.tracking_id) == (one.deadline, one.tracking_id)
+    assert queue.client.zcard(queue.keys.deadlines) == queue.client.hlen(queue.keys.tracking) == 60
+    assert queue.cancel("x7")
+    assert queue.ack(*found.values()) == 120
+    assert queue.length() == 0
+    assert queue.client.exists(queue.keys.tracking, queue.keys.deadlines) == 0
+    assert queue.write_many([]) == []
+
+
+def test_a_script_writes_all_of_its_messages_or_none(queue: ShuffleQueue) -> None:
+    assert queue.read("g", "c") is None
+    # The ids of one stream are used up, so that nothing more can be added to it.
+    streams = queue.streams_of("full")
+    for number in streams:
+        last = f"{2**64 - 1}-{2**64 - 1}"
+        queue.client.xadd(queue.keys.stream(number), {"ws:tenant": "full"}, id=last)
+        queue.client.xdel(queue.keys.stream(number), last)
+    before = {key: queue.client.xlen(key) for key in queue.keys.streams(16)}
+    tenants = (f"t{n}" for n in range(1000))
+    free = [each for each in tenants if not set(queue.streams_of(each)) & set(streams)][:3]
+    new = [NewMessage(each, {"n": 1}, tracking_id=each) for each in (*free, "full", free[0])]
+    with pytest.raises(redis.ResponseError):
+        queue.write_many(new)
+    assert before == {key: queue.client.xlen(key) for key in queue.keys.streams(16)}
+    assert (queue.read("g", "c"), queue.cancel(free[0]), queue.length()) == (None, False, 0)
+
+
+def test_an_exchange_ends_messages_and_gives_others(queue: ShuffleQueue) -> None:
+    empty = queue.exchange(group="g", consumer="c")
+    assert (empty.done, empty.messages) == (0, [])
+    ids = [queue.write("a", {"n": n}) for n in range(5)]
+    first = queue.exchange(group="g", consumer="c", n=2)
+    assert (first.done, len(first.messages)) == (0, 2)
+    second = queue.exchange(*first.messages, group="g", consumer="c", n=2)
+    assert (second.done, len(second.messages), queue.length()) == (2, 2, 3)
+    third = queue.exchange(*second.messages, *first.messages, group="g", consumer="c", n=100)
+    assert (third.done, len(third.messages), queue.length()) == (2, 1, 1)
+    # The messages of a group may be done while another one reads.
+    other = queue.exchange(*third.messages, group="h", consumer="c", n=100)
+    assert (other.done, other.messages) == (1, [])
+    served = [*first.messages, *second.messages, *third.messages]
+    assert sorted(each.id for each in served) == sorted(ids)
+    assert {each.attempts for each in served} == {1}
+
+
+def test_an_exchange_is_one_round_trip(queue: ShuffleQueue) -> None:
+    ids = queue.write_many([NewMessage("a", {"n": n}) for n in range(9)])
+    held = [got(queue.read("g", "c")) for _ in range(4)]
+    for message in held:
+        steps = ShuffleQueue.exchange.asking(queue, message, group="g", consumer="c").steps
+        step = next(steps)
+        assert len(step) == 2
+        with pytest.raises(StopIteration) as end:
+            steps.send(send_step(queue.client, step))
+        assert end.value.value.done == 1
+        assert end.value.value.messages[0].id in ids
 
 
 def test_an_acknowledged_message_leaves_nothing(queue: ShuffleQueue) -> None:
@@ -170,6 +263,52 @@ def test_what_is_given_back_keeps_to_the_turns_of_all(queue: ShuffleQueue) -> No
     assert [message.stream for message in order] == [*queue.streams_of("a") * 2]
     # A stream gives what was given back before what is new.
     assert [message.id for message in order[:4]] == [message.id for message in first]
+
+
+def test_what_was_delivered_too_often_is_set_aside_by_the_nack_that_sees_it(
+    any_server: AnyServer,
+) -> None:
+    queue = queue_on(any_server, max_attempts=2)
+    written = queue.write("poison", {"n": 1}, 4e9, "x")
+    good = queue.write("good", {"n": 2})
+    held = [each for each in queue.read_many("other", "c", 2) if each.id == written]
+    for attempt in (1, 2):
+        messages = queue.read_many("g", "c", 2) if attempt == 1 else [got(queue.read("g", "c"))]
+        poison = next(each for each in messages if each.tenant == "poison")
+        assert poison.attempts == attempt
+        queue.ack(*(each for each in messages if each.id == good))
+        # A delay is for a message that comes back.
+        assert queue.nack(poison, delay=0 if attempt == 1 else 100) == 1
+        assert queue.nack(poison) == 0
+    (dead,) = queue.dead("g")
+    assert (dead.id, dead.tenant, dead.attempts, dead.tracking_id) == (written, "poison", 2, "x")
+    assert (dead.fields, dead.deadline, dead.group) == ({b"n": b"1"}, 4e9, "g")
+    assert dead.written <= dead.delivered <= dead.set_aside
+    assert queue.read("g", "c") is None
+    assert (queue.stats("g")["dead"], queue.stats("g")["delayed"]) == (1, 0)
+    # The other group has it in hand still, and ends it.
+    assert (queue.length(), queue.dead("other")) == (2, [])
+    assert (queue.ack(*held), queue.cancel("x")) == (1, False)
+    assert queue.revive("g", written) == 1
+    assert got(queue.read("g", "c")).attempts == 1
+
+
+def test_a_message_of_the_legacy_stream_is_set_aside_too(any_server: AnyServer) -> None:
+    queue = queue_on(any_server, max_attempts=1)
+    queue.client.xadd("orders", {"old": "1"})
+    message = got(queue.read("g", "c"))
+    assert queue.nack(message) == 1
+    assert [(each.id, each.fields) for each in queue.dead("g")] == [(message.id, {b"old": b"1"})]
+    assert (queue.length(), queue.read("g", "c")) == (0, None)
+
+
+def test_poison_that_was_cancelled_is_not_set_aside(any_server: AnyServer) -> None:
+    queue = queue_on(any_server, max_attempts=1)
+    queue.write("a", {"n": 1}, tracking_id="x")
+    message = got(queue.read("g", "c"))
+    assert queue.cancel("x")
+    queue.nack(message)
+    assert (queue.dead("g"), queue.read("g", "c"), queue.length()) == ([], None, 0)
 
 
 def test_an_acknowledged_message_does_not_come_back(queue: ShuffleQueue) -> None:
@@ -340,6 +479,18 @@ def test_an_idle_queue_stands_in_the_due_index(any_server: AnyServer) -> None:
         (lambda q: q.write("a", {str(n): n for n in range(1001)}), "too wide"),
         (lambda q: q.write(None, {"a": 1}), "tenant"),
         (lambda q: q.write(["x"], {"a": 1}), "tenant"),
+        (lambda q: q.write("a", {"a": 1}, account=["x"]), "the account .'x'. is not usable"),
+        (lambda q: q.write("a", {"a": 1}, account="\ud800"), "the account"),
+        (lambda q: q.write(7, {"a": 1}, account="a"), "the tenant 7 is not usable"),
+        (lambda q: q.write_many(["a"]), "'a' is no message to be written"),
+        (lambda q: q.write_many("a"), "'a' are no messages to be written"),
+        (
+            lambda q: q.write_many([NewMessage("a", {}), NewMessage("a", {}, ttl=5, priority=1)]),
+            "a ShuffleQueue has no priority and no ttl: leave",
+        ),
+        (lambda q: q.exchange("1-2-3", group="g", consumer="c"), "is no message"),
+        (lambda q: q.exchange(group="g", consumer="c", n=101), "^n is 101; expected"),
+        (lambda q: q.exchange(*"a" * 101, group="g", consumer="c"), "^the number of messages"),
         (lambda q: q.write("a", {"a": 1}, deadline=dt.datetime(2030, 1, 1)), "no time zone"),  # noqa: DTZ001
         (lambda q: q.write("a", {"a": 1}, deadline="soon"), "is no time"),
         (lambda q: q.write("a", {"a": 1}, deadline=-1), "out of range"),
@@ -361,6 +512,7 @@ def test_an_idle_queue_stands_in_the_due_index(any_server: AnyServer) -> None:
         (lambda q: ShuffleQueue(q.client, "q", streams=0), "streams"),
         (lambda q: ShuffleQueue(q.client, "q", streams=2, streams_per_tenant=3), "per_tenant"),
         (lambda q: ShuffleQueue(q.client, "q", ttl=0), "ttl"),
+        (lambda q: ShuffleQueue(q.client, "q", max_attempts=0), "max_attempts is 0"),
         (lambda q: ShuffleQueue(q.client, "q", namespace="a b"), "namespace"),
     ],
 )

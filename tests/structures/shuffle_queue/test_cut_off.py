@@ -14,10 +14,16 @@ from redis.retry import Retry
 
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.reapers import reaper_after
 from support.servers import RedisServer
-from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
-from workstealing.structures import AsyncShuffleQueue, RedisStore, ShuffleQueue, TimeShardQueue
+from workstealing.structures import (
+    AsyncShuffleQueue,
+    NewMessage,
+    RedisStore,
+    ShuffleQueue,
+    TimeShardQueue,
+)
 from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
 
 pytestmark = pytest.mark.real
@@ -28,9 +34,9 @@ def queue(redis7: RedisServer) -> Any:
     return ShuffleQueue(redis7.client(), "q", streams=1, streams_per_tenant=1)
 
 
-def reap(queue: Any, **options: Any) -> None:
+def reap(queue: Any, max_attempts: int = 5) -> None:
     """Do as much as a reaper does in many slices."""
-    reaper = ShuffleQueueReaper(queue, **{"lease": 0.001, **options})
+    reaper = reaper_after(max_attempts, queue, lease=0.001)
     for _ in range(20):
         reaper.perform(Slice(25, 10.0))
 
@@ -48,6 +54,74 @@ def test_a_lost_reply_of_a_write_leaves_one_message_whatever_the_clients_retries
             writer.write("t", {"n": 1})
     found = [each.fields[b"n"] for each in queue.read_many("g", "c", 10)]
     assert sorted(found) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_lost_reply_of_a_nack_leaves_poison_in_the_dead_set_once(
+    redis7: RedisServer, retries: int
+) -> None:
+    queue = ShuffleQueue(redis7.client(), "q", max_attempts=1)
+    written = queue.write("t", {"n": 1}, tracking_id="x")
+    message = queue.read("g", "c")
+    assert message is not None
+    with FaultyServer(redis7.port) as between:
+        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
+        consumer = ShuffleQueue(client, "q", max_attempts=1)
+        assert consumer.nack() == 0
+        consumer.extend(message)
+        between.fail(len(between.names()) + 1, "cut")
+        if retries:
+            # Sent again it finds the message no longer there.
+            assert consumer.nack(message) == 0
+        else:
+            with pytest.raises(redis.ConnectionError):
+                consumer.nack(message)
+    assert [each.id for each in queue.dead("g")] == [written]
+    assert (queue.length(), queue.cancel("x"), queue.read("g", "c")) == (0, False, None)
+
+
+@pytest.mark.parametrize("place", [1, 2])
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_lost_reply_of_an_exchange_leaves_no_message_with_nobody(
+    redis7: RedisServer, queue: Any, retries: int, place: int
+) -> None:
+    """What was done may be done or not; what was granted is there, or given back."""
+    queue.read("g", "c")
+    ids = queue.write_many([NewMessage("t", {"n": n}) for n in range(4)])
+    with FaultyServer(redis7.port) as between:
+        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
+        consumer = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
+        (first,) = consumer.read_many("g", "d", 1)
+        between.fail(len(between.names()) + place, "cut")
+        if retries:
+            got = consumer.exchange(first, group="g", consumer="d").messages
+            assert [each.attempts for each in got] == [1]
+        else:
+            with pytest.raises(redis.ConnectionError):
+                consumer.exchange(first, group="g", consumer="d")
+            got = []
+    # Whatever nobody has in hand is served at once, for the first time.
+    rest = queue.read_many("g", "c", 10)
+    assert {each.attempts for each in rest} == {1}
+    assert sorted([first.id, *(each.id for each in (*got, *rest))]) == sorted(ids)
+    queue.ack(first, *got, *rest)
+    assert queue.length() == 0
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_lost_reply_of_many_leaves_each_of_them_once(
+    redis7: RedisServer, queue: Any, retries: int
+) -> None:
+    with FaultyServer(redis7.port) as between:
+        client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
+        writer = ShuffleQueue(client, "q", streams=1, streams_per_tenant=1)
+        writer.write("t", {"n": 0})
+        between.fail(len(between.names()) + 2, "cut")
+        with pytest.raises(redis.ConnectionError):
+            writer.write_many([NewMessage("t", {"n": n}) for n in range(1, 300)])
+    found = [int(each.fields[b"n"]) for each in queue.read_many("g", "c", 1000)]
+    # Of three scripts the first is done, and the second one too, whose reply was lost.
+    assert found == list(range(201))
 
 
 class HostTimeout(Exception):

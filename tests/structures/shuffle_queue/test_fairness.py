@@ -116,6 +116,30 @@ def test_what_is_recovered_changes_no_turns(redis7: RedisServer) -> None:
     assert Counter(message.attempts for message in served) == {2: 16, 1: 8}
 
 
+@pytest.mark.parametrize("account", ["splitter", None])
+def test_a_tenant_that_splits_itself_gains_nothing_if_its_account_stays(
+    redis7: RedisServer, account: str | None
+) -> None:
+    """A thousand names of one account, each with one message, and a quiet tenant behind them."""
+    queue: Any = ShuffleQueue(redis7.client(), "split", STREAMS)
+    for number in range(1000):
+        queue.write(f"splitter {number}", {"n": number}, account=account)
+    theirs = set(queue.streams_of("splitter"))
+    names = (f"quiet {number}" for number in range(100))
+    quiet = next(name for name in names if not theirs & set(queue.streams_of(name)))
+    for number in range(8):
+        queue.write(quiet, {"n": number})
+    order = [message.tenant for message in queue.read_many("workers", "one", 1000)]
+    at = [place for place, tenant in enumerate(order) if tenant == quiet]
+    if account is None:
+        # Their names fill all streams, also those of the quiet tenant: it waits for many rounds.
+        assert all(place > 8 * STREAMS for place in at)
+    else:
+        # Their four streams and its own take turns: all of its messages are in the first two.
+        assert len(at) == 8
+        assert max(at) < 2 * 8
+
+
 class Model:
     """What waits in each stream for each group, and what fairness promises of it.
 
@@ -179,10 +203,13 @@ def test_any_placement_is_fair(
     rng = random.Random(seed)
     client = redis7.client()
     name = f"placed-{uuid4()}"
-    singles = SingleStreams(client, name, 16)
+    singles = SingleStreams(client, name, 16, max_attempts=10**6)
     queue, model = singles.queue, Model()
     # As of other processes, which go by the same plans.
-    readers: list[Any] = [queue, *(ShuffleQueue(client, name, 16) for _ in range(2))]
+    readers: list[Any] = [
+        queue,
+        *(ShuffleQueue(client, name, 16, max_attempts=10**6) for _ in range(2)),
+    ]
     held: dict[str, list[Any]] = defaultdict(list)
     acknowledged: dict[str, set[str]] = defaultdict(set)
 

@@ -21,10 +21,10 @@ from support.children import in_child
 from support.deaths import died_of_the_switch
 from support.faulty_server import FaultyServer, KillSwitch
 from support.patience import patient  # noqa: F401 - an autouse fixture
-from support.servers import RedisServer
+from support.servers import RedisServer, wait_until
 from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting import Slice
-from workstealing.structures.shuffle_queue import ShuffleQueue
+from workstealing.structures.shuffle_queue import NewMessage, ShuffleQueue
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,10 @@ IDLE_S = 0.02
 
 
 def queue_on(client: Any) -> ShuffleQueue:
-    made: ShuffleQueue = ShuffleQueue(client, "q", streams=16, streams_per_tenant=3)
+    # No message is set aside here: each one must be worked on.
+    made: ShuffleQueue = ShuffleQueue(
+        client, "q", streams=16, streams_per_tenant=3, max_attempts=10**6
+    )
     return made
 
 
@@ -53,7 +56,11 @@ def consume(client: Any, seed: int) -> None:
             if chance.random() < 0.1:
                 queue.extend(message)
             client.sadd(f"done:{group}", message.id)
-            queue.ack(message)
+            if chance.random() < 0.3:
+                others = queue.exchange(message, group=group, consumer=consumer).messages
+                queue.nack(*others)
+            else:
+                queue.ack(message)
 
 
 class World:
@@ -65,10 +72,7 @@ class World:
         self.chance = random.Random(17)
         self.written: set[bytes] = set()
         self.recovered = 0
-        # No message is set aside here: each one must be worked on.
-        self.reaper = ShuffleQueueReaper(
-            self.queue, lease=IDLE_S, max_attempts=10**6, consumer_idle=0.5, limit=20
-        )
+        self.reaper = ShuffleQueueReaper(self.queue, lease=IDLE_S, consumer_idle=0.5, limit=20)
         for group in GROUPS:
             assert self.queue.read(group, "first") is None
 
@@ -134,6 +138,68 @@ def test_processes_between_any_two_commands(redis7: RedisServer) -> None:
     assert world.consumers_left() <= 1
 
 
+@pytest.mark.smoke
+def test_poison_is_set_aside_once_wherever_a_nack_is_killed(redis7: RedisServer) -> None:
+    """Each message is dead for the group in the end, once, and nothing speaks of it elsewhere."""
+    client = redis.Redis(port=redis7.port)
+    queue = ShuffleQueue(client, "q", streams=4, streams_per_tenant=2, max_attempts=2)
+    reaper = ShuffleQueueReaper(queue, lease=IDLE_S)
+    written = [queue.write(f"t{n}", {"n": n}, 4e9, f"x{n}") for n in range(12)]
+
+    def poisoned(port: int, number: int) -> None:
+        mine = ShuffleQueue(
+            redis.Redis(port=port, protocol=2), "q", streams=4, streams_per_tenant=2, max_attempts=2
+        )
+        for _ in range(4):
+            mine.nack(*mine.read_many("g", f"c{number}", 3))
+
+    kills = 0
+    with FaultyServer(redis7.port) as door:
+        for number in range(24):
+            switch = KillSwitch(5 + number % 8, after=number % 2 == 0)
+            work = partial(poisoned, door.port, number)
+            kills += died_of_the_switch(switch, [door], work)
+    assert kills > 8
+
+    def all_dead() -> bool:
+        queue.nack(*queue.read_many("g", "last", 100))
+        reaper.perform(Slice(25, 5.0))
+        return len(queue.dead("g")) == len(written)
+
+    wait_until(all_dead, "all messages to be set aside")
+    assert sorted(each.id for each in queue.dead("g")) == sorted(written)
+    assert min(each.attempts for each in queue.dead("g")) >= 2
+    assert queue.length() == 0
+    names = queue.keys.group("g")
+    beside = (queue.keys.tracking, queue.keys.deadlines, names.returned, names.delayed)
+    assert client.exists(*beside) == 0
+
+
+@pytest.mark.smoke
+def test_a_killed_producer_has_written_whole_scripts(redis7: RedisServer) -> None:
+    queue = queue_on(redis.Redis(port=redis7.port))
+
+    def produce(port: int, name: str) -> None:
+        new = [NewMessage(f"t{n % 5}", {"of": name, "n": n}) for n in range(250)]
+        queue_on(redis.Redis(port=port, protocol=2)).write_many(new)
+
+    kills, names = 0, [f"p{number}" for number in range(12)]
+    with FaultyServer(redis7.port) as door:
+        for number, name in enumerate(names):
+            switch = KillSwitch(3 + number % 6, after=number % 2 == 0)
+            kills += died_of_the_switch(switch, [door], partial(produce, door.port, name))
+    assert kills > 6
+    found: dict[str, list[int]] = {name: [] for name in names}
+    while some := queue.read_many("g", "c", 1000):
+        for each in some:
+            found[each.fields[b"of"].decode()].append(int(each.fields[b"n"]))
+        queue.ack(*some)
+    for numbers in found.values():
+        assert sorted(numbers) == list(range(len(numbers)))
+        assert len(numbers) in {0, 100, 200, 250}
+    assert {len(numbers) for numbers in found.values()} & {100, 200}
+
+
 class Cut(BaseException):
     """The end of a client: nobody catches it."""
 
@@ -188,7 +254,7 @@ def test_processes_at_any_moment(redis7: RedisServer) -> None:
 
     def reap() -> None:
         queue = queue_on(redis.Redis(port=port))
-        job = ShuffleQueueReaper(queue, lease=IDLE_S, max_attempts=10**6, limit=20)
+        job = ShuffleQueueReaper(queue, lease=IDLE_S, limit=20)
         while True:
             job.perform(Slice(20, 5.0))
 

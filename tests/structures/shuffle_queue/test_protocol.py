@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
+from support.reapers import reaper_after
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import LayoutError
 from workstealing.jobs import QueueExpiry, ShuffleQueueReaper
@@ -23,7 +24,7 @@ def asked(structure: Structure, name: str) -> Any:
 def with_dead(queue: ShuffleQueue, group: str, messages: int) -> list[str]:
     """Let messages fail too often for a group; return their ids."""
     ids = [queue.write("t", {"n": number}) for number in range(messages)]
-    reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1, random=lambda: 0.0)
+    reaper = reaper_after(1, queue, lease=0.001, random=lambda: 0.0)
     while len(queue.dead(group)) < messages:
         queue.read(group, "c")
         reaper.perform(Slice(100, 10.0))

@@ -14,9 +14,9 @@ from support.patience import (
     GUARD_SECONDS,
     patient,  # noqa: F401 - an autouse fixture
 )
+from support.reapers import reaper_after
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.jobs import ShuffleQueueReaper
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import AsyncShuffleQueue, ShuffleQueue
 from workstealing.structures.shuffle_queue import stats as module
@@ -183,7 +183,7 @@ def test_what_is_for_one_group_alone_waits_for_no_other(any_server: AnyServer) -
         message = queue.read(group, "c")
         if group == "two":
             queue.ack(message)
-    reaper = ShuffleQueueReaper(queue, lease=0.001, max_attempts=1, random=lambda: 0.0)
+    reaper = reaper_after(1, queue, lease=0.001, random=lambda: 0.0)
     for _ in range(100):
         reaper.perform(Slice(25, 10.0))
         if queue.stats("one")["dead"]:

@@ -62,6 +62,28 @@ class TestTurns:
             clock.go(60)
         assert queue.take("reader") is not None
 
+    @pytest.mark.every_store
+    def test_many_are_put_and_taken_in_their_order(
+        self, queue: TimeShardQueue, clock: SetClock
+    ) -> None:
+        early = timedelta(seconds=-5)
+        some: list[Any] = [f"usual {n}" for n in range(230)]
+        some[7] = (b"early", early)
+        some[9] = ("late", timedelta(hours=1))
+        ids = queue.put_many(iter(some), due=timedelta(seconds=-1))
+        assert len(set(ids)) == 230
+        assert {each.split("-")[0] for each in ids} == {"0"}
+        clock.go(120)
+        taken = queue.take_many("reader", 1000)
+        assert taken[0][:2] == (ids[7], b"early")
+        usual = [n for n in range(230) if n not in {7, 9}]
+        # Of scripts with clocks of their own, each has its own moment.
+        assert [each.id for each in taken[1:]] == [ids[n] for n in usual]
+        assert [each.message for each in taken[1:]] == [b"usual %d" % n for n in usual]
+        assert queue.cancel(ids[9])
+        assert queue.ack(*taken) == 229
+        assert queue.put_many([]) == []
+
     @pytest.mark.parametrize("shards", [4, 6, 7, 16])
     def test_all_comes_by_over_the_ends_of_hours_days_and_years(
         self, redis7: RedisServer, shards: int
@@ -299,6 +321,15 @@ class TestArguments:
             TimeShardQueue(store, "")
         with pytest.raises(ConfigurationError, match="max_attempts"):
             TimeShardQueue(store, "name", max_attempts=0)
+        queue = TimeShardQueue(store, "name")
+        for wrong, says in (
+            ("text", "are no messages"),
+            ([("a", 1, 2)], "is no message to be put"),
+            ([("a", "soon")], "is no time"),
+            (["a", 7], "cannot be kept"),
+        ):
+            with pytest.raises(ConfigurationError, match=says):
+                queue.put_many(wrong)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match="RedisStore"):
             TimeShardQueue(any_server.client(), "name")  # type: ignore[call-overload]
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from redis.retry import Retry
 
 from support.at_once import at_once
-from support.faulty_server import FaultyServer
+from support.deaths import died_of_the_switch
+from support.faulty_server import FaultyServer, KillSwitch
 from support.processes import end, spawn
 from support.servers import AnyServer, FakeRedisServer, RedisCluster3, RedisServer
 from support.set_clock import START, SetClock
@@ -310,6 +312,53 @@ class TestWhatTheSweeperWatches:
         server.wipe()
 
 
+class TestManyAtOnce:
+    def taken(self, server: RedisServer, clock: SetClock) -> list[bytes]:
+        return [each.message for each in queue_on(server, clock).take_many("r", 1000, LEASE)]
+
+    @pytest.mark.parametrize("retries", [0, 3])
+    def test_a_lost_reply_leaves_each_message_once(
+        self, redis7: RedisServer, clock: SetClock, retries: int
+    ) -> None:
+        with FaultyServer(redis7.port) as between:
+            client = redis.Redis(port=between.port, retry=Retry(NoBackoff(), retries), protocol=2)
+            queue = TimeShardQueue(RedisStore(client), "letters", clock=clock)
+            queue.put("0")
+            between.fail(len(between.names()) + 2, "cut")
+            numbers = [str(number) for number in range(1, 300)]
+            if retries:
+                assert len(queue.put_many(numbers)) == 299
+            else:
+                with pytest.raises(redis.ConnectionError):
+                    queue.put_many(numbers)
+        clock.go(120)
+        # Without a retry the third script was not sent.
+        there = 300 if retries else 201
+        assert sorted(map(int, self.taken(redis7, clock))) == list(range(there))
+
+    def test_a_killed_producer_has_put_whole_scripts(
+        self, redis7: RedisServer, clock: SetClock
+    ) -> None:
+        def produce(port: int) -> None:
+            client = redis.Redis(port=port, protocol=2)
+            queue = TimeShardQueue(RedisStore(client), "letters", clock=clock)
+            queue.put_many([str(number) for number in range(250)])
+
+        sizes = set()
+        with FaultyServer(redis7.port) as door:
+            for number in range(8):
+                redis7.wipe()
+                switch = KillSwitch(7 + number, after=number % 2 == 0)
+                died_of_the_switch(switch, [door], partial(produce, door.port))
+                clock.go(120)
+                found = self.taken(redis7, clock)
+                assert sorted(map(int, found)) == list(range(len(found)))
+                sizes.add(len(found))
+                clock.go(-120)
+        assert sizes <= {0, 100, 200, 250}
+        assert sizes & {100, 200}
+
+
 class TestFullMemory:
     @pytest.mark.parametrize(("product", "version"), [("redis", 7), ("redis", 8), ("valkey", 8)])
     def test_a_put_changes_nothing_and_the_queue_can_still_be_emptied(
@@ -324,6 +373,8 @@ class TestFullMemory:
         admin.config_set("maxmemory", 1)
         with pytest.raises(OutOfMemoryError):
             queue.put("no room")
+        with pytest.raises(OutOfMemoryError):
+            queue.put_many(["no room", "none at all"])
         clock.go(60)
         with pytest.raises(OutOfMemoryError):
             queue.put("no room in an empty time shard")

@@ -3,9 +3,8 @@
 from workstealing.structures.fair_queue.base import FairQueueNamespace
 from workstealing.structures.fair_queue.message import DeadFairMessage, FairMessage
 from workstealing.structures.fair_queue.queue import AsyncFairQueue, FairQueue
-from workstealing.structures.fair_queue.reading import Exchanged
 from workstealing.structures.fair_queue.rules import AccountRule, AccountState, WaitReason
-from workstealing.structures.fair_queue.writing import NewMessage
+from workstealing.structures.queue_messages import Exchanged, NewMessage
 
 __all__ = [
     "AccountRule",

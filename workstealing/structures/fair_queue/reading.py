@@ -27,6 +27,7 @@ from workstealing.structures.fair_queue.message import FairMessage, SharedTime
 from workstealing.structures.fair_queue.settling import FairSettling, described
 from workstealing.structures.fair_queue.writing import FairWriting
 from workstealing.structures.layout import as_text, checked_text
+from workstealing.structures.queue_messages import Exchanged
 from workstealing.structures.queue_place import MESSAGES_A_SCRIPT, Patience
 from workstealing.structures.shuffle_queue.message import note_pickup_delay
 
@@ -45,18 +46,6 @@ class EmptyLook:
 
     notification: str
     wait_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """The result of `FairQueue.exchange`.
-
-    Fields: done: how many of the given messages were still the consumer's, and are done now;
-    messages: those that it has instead, empty if nothing came.
-    """
-
-    done: int
-    messages: list[FairMessage]
 
 
 class FairReading(FairWriting, FairSettling):
@@ -117,7 +106,7 @@ class FairReading(FairWriting, FairSettling):
         n: int = 1,
         block: Duration = 0,
         same_account: bool = False,
-    ) -> Asking[Exchanged]:
+    ) -> Asking[Exchanged[FairMessage]]:
         """Say that messages are done, and read the next ones, in one round trip.
 
         Arguments:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from workstealing.clock import Duration, seconds_of
@@ -17,37 +16,21 @@ from workstealing.structures.fair_queue.base import FairQueueBase, checked_delay
 from workstealing.structures.fair_queue.message import FairMessage, packed
 from workstealing.structures.fair_queue.names import FAIR_VERSION
 from workstealing.structures.layout import as_text, checked_text
-from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
-from workstealing.structures.shuffle_queue.message import (
-    OverdueMessage,
+from workstealing.structures.queue_messages import (
+    NewMessage,
     checked_fields,
+    checked_new,
     deadline_ms,
     unwritable,
+    written_text,
 )
+from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
+from workstealing.structures.shuffle_queue.message import OverdueMessage
 from workstealing.structures.stored import holding_ours
 
-MOST_FIELDS = 1000
 MOST_OVERDUE = 1000
 MOST_PEEKED = 1000
 MOST_DEDUPE_SECONDS = 366 * 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class NewMessage:
-    """A message to be written; `FairQueue.write` says its fields.
-
-    Fields: tenant; fields; deadline; tracking_id; account; priority; delay; ttl; dedupe.
-    """
-
-    tenant: str | bytes
-    fields: Mapping[Any, Any]
-    deadline: dt.datetime | float | None = None
-    tracking_id: str | bytes | None = None
-    account: str | bytes | None = None
-    priority: int = 0
-    delay: Duration = 0.0
-    ttl: Duration | None = None
-    dedupe: tuple[str | bytes, Duration] | None = None
 
 
 class FairWriting(FairQueueBase):
@@ -120,16 +103,7 @@ class FairWriting(FairQueueBase):
         call after the first script, some of the messages are written. One round trip for each 100;
         about five Redis commands a message.
         """
-        if not isinstance(messages, Iterable):
-            raise ConfigurationError(f"messages={messages!r} is no list: give NewMessages")
-        described = []
-        for each in messages:
-            if not isinstance(each, NewMessage):
-                raise ConfigurationError(
-                    f"{each!r} is no message to be written: give a NewMessage(tenant, fields)"
-                )
-            described.append(self._described(each))
-        return self._writing_many(described)
+        return self._writing_many([self._described(each) for each in checked_new(messages)])
 
     def _writing_many(self, described: list[tuple[Any, ...]]) -> Steps[list[str]]:
         ids: list[str] = []
@@ -153,17 +127,13 @@ class FairWriting(FairQueueBase):
             raise QueueFull(
                 f"the account {as_text(account)!r} of the queue {self.name!r} has {int(waiting):,}"
                 f" messages, and its rule allows {int(most):,}: write later, or set another"
-                f" max_length; {_written(before)}"
+                f" max_length; {written_text(before)}"
             )
         return [as_text(each) for each in reply]
 
     def _described(self, new: NewMessage) -> tuple[Any, ...]:
         """Return the arguments of a script for a message. Raises: ConfigurationError."""
         flat = checked_fields(new.fields)
-        if len(flat) > 2 * MOST_FIELDS:
-            raise ConfigurationError(
-                f"a message of {len(flat) // 2} fields is too wide: give at most {MOST_FIELDS}"
-            )
         tenant = _checked_name(new.tenant, "tenant")
         account = tenant if new.account is None else _checked_name(new.account, "account")
         if isinstance(new.priority, bool) or new.priority not in (0, 1):
@@ -190,7 +160,7 @@ class FairWriting(FairQueueBase):
                 flat, self._encoder.encode, int(new.priority), tenant, account, tracked, key
             )
         except UnicodeEncodeError as error:
-            raise unwritable(new.fields, error) from None
+            raise unwritable(error, new.fields) from None
         return (account, text, int(new.priority), delay, ends, tracked, key, window)
 
     @operation
@@ -308,13 +278,6 @@ class FairWriting(FairQueueBase):
             as_text(delivery),
             batch,
         )
-
-
-def _written(before: int) -> str:
-    """Say what a call has written whose scripts before the refused one were of some messages."""
-    if not before:
-        return "nothing was written"
-    return f"the first {before:,} messages of the call were written, and no other"
 
 
 def _checked_name(name: object, what: str) -> bytes:

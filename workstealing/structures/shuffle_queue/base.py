@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from workstealing.clock import Duration
+from workstealing.recruiting.checks import checked_attempts
 from workstealing.store.fleet import placed
 from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.queue_place import PlacedQueue, QueuesOfNamespace
@@ -20,7 +21,7 @@ from workstealing.structures.shuffle_queue.streams import PickupDelays, checked_
 class QueueBase(PlacedQueue):
     """A client, a queue's name and settings, and this process's knowledge of the queue.
 
-    Attributes: as of `PlacedQueue`; streams; streams_per_tenant.
+    Attributes: as of `PlacedQueue`; streams; streams_per_tenant; max_attempts.
     """
 
     family = "shuffle_queue"
@@ -35,6 +36,7 @@ class QueueBase(PlacedQueue):
         ttl: Duration = 604800.0,
         notify: bool = True,
         *,
+        max_attempts: int = 5,
         namespace: str = "shuffle_queues",
         allow_eviction: Collection[str] = (),
         clock_shift_ms: int = 0,
@@ -50,11 +52,14 @@ class QueueBase(PlacedQueue):
         )
         checked_streams(streams, streams_per_tenant)
         self.streams, self.streams_per_tenant = streams, streams_per_tenant
+        self.max_attempts = checked_attempts(max_attempts)
         self._delays: dict[bytes, PickupDelays] = {}
-        self._tenants: dict[Any, tuple[bytes, ...]] = {}
+        self._accounts: dict[Any, tuple[bytes, ...]] = {}
 
     def streams_of(self, tenant: str | bytes) -> tuple[int, ...]:
         """Return the numbers of the streams that a tenant's messages go to; no round trip.
+
+        For messages with an account give the account, whose streams they are.
 
         The choice is stable: it is the same on every platform, in every process and release.
         """

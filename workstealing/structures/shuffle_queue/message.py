@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +14,6 @@ from workstealing.structures.stored import stored_number
 TENANT, DEADLINE, TRACKING = "ws:tenant", "ws:deadline", "ws:tracking"
 GROUP = "ws:group"
 """The queue's own fields of an entry; the last belongs to a message revived for one group."""
-_LATEST_MS = 2**52
-# The types that redis-py can send; a bool, though a number, is not among them.
-_SENT = (str, bytes, int, float, bytearray, memoryview)
-_SENT_AT_ONCE = frozenset(_SENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,80 +149,6 @@ def _seconds(deadline: str | None) -> float | None:
 _OWN: dict[Any, str] = {
     form: text for text in (TENANT, DEADLINE, TRACKING, GROUP) for form in (text, text.encode())
 }
-# Later releases may have further ones.
-_KEPT = ("ws:", b"ws:")
-
-
-def checked_fields(fields: object) -> list[Any]:
-    """Return the user's fields as a flat list.
-
-    Raises: ConfigurationError if the fields are not a mapping, for a name that belongs to the
-    queue, and for a name or a value of a type that Redis cannot keep.
-    """
-    if not isinstance(fields, Mapping):
-        raise ConfigurationError(
-            f"the fields {fields!r} cannot be written: give a mapping of names to values"
-        )
-    flat: list[Any] = []
-    for name, value in fields.items():
-        if isinstance(name, str | bytes) and name[:3] in _KEPT:
-            raise ConfigurationError(
-                f"the field {name!r} is the queue's own: give a name that does not begin with 'ws:'"
-            )
-        if type(name) not in _SENT_AT_ONCE or type(value) not in _SENT_AT_ONCE:
-            _refuse_type("name", name, name)
-            _refuse_type("value", name, value)
-        flat += (name, value)
-    return flat
-
-
-def _refuse_type(what: str, name: object, part: object) -> None:
-    """Raise ConfigurationError for a field's name or value that redis-py cannot send."""
-    if isinstance(part, bool) or not isinstance(part, _SENT):
-        raise ConfigurationError(
-            f"the field {name!r} cannot be written, because its {what} is of type"
-            f" {type(part).__name__}: give a text, bytes or a number"
-        )
-
-
-def unwritable(fields: Mapping[Any, Any], error: UnicodeEncodeError) -> ConfigurationError:
-    """Return the error for a message with a text that the client could not encode."""
-    for name, value in fields.items():
-        if error.object in (name, value):
-            return ConfigurationError(
-                f"the field {name!r} cannot be written: give a text that {error.encoding} can"
-                f" write, or bytes ({error.reason})"
-            )
-    return ConfigurationError(
-        f"{error.object!r} cannot be written: give a text that {error.encoding} can write, or bytes"
-    )
-
-
-def deadline_ms(deadline: object) -> int:
-    """Return a deadline in ms since the epoch.
-
-    Arguments:
-        deadline: an aware datetime, or Unix seconds.
-
-    Raises: ConfigurationError.
-    """
-    seconds = deadline
-    if isinstance(deadline, dt.datetime):
-        if deadline.utcoffset() is None:
-            raise ConfigurationError(
-                f"the deadline {deadline!r} has no time zone: give an aware datetime or Unix"
-                " seconds"
-            )
-        seconds = deadline.timestamp()
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ConfigurationError(
-            f"the deadline {deadline!r} is no time: give an aware datetime or Unix seconds"
-        )
-    if not 0 <= seconds <= _LATEST_MS / 1000:
-        raise ConfigurationError(
-            f"the deadline {deadline!r} is out of range: give an aware datetime or Unix seconds"
-        )
-    return int(seconds * 1000)
 
 
 def note_pickup_delay(message: Message) -> None:

@@ -30,8 +30,8 @@ from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.layout import as_text
 from workstealing.structures.queue_place import KEYS_A_SCRIPT, Deleted, IdleQueues
 from workstealing.structures.shuffle_queue.base import QueueBase, QueueNamespace
+from workstealing.structures.shuffle_queue.exchanging import Exchanging
 from workstealing.structures.shuffle_queue.names import MOST_STREAMS, QUEUE_VERSION, QueueNames
-from workstealing.structures.shuffle_queue.reading import ReadingMessages
 from workstealing.structures.shuffle_queue.settling import DeadMessage, Settling
 from workstealing.structures.shuffle_queue.stats import Describing
 from workstealing.structures.shuffle_queue.writing import Writing
@@ -163,7 +163,7 @@ class Deleting(QueueBase):
         return deleted
 
 
-class _Operations(Writing, ReadingMessages, Settling, Describing, Deleting, Structure):
+class _Operations(Writing, Exchanging, Describing, Deleting, Structure):
     """The operations of both forms, and the answers to the dashboard, `doctor` and `drain`."""
 
     kind = "shuffle queue"
@@ -277,6 +277,8 @@ class ShuffleQueue(_Operations, BlockingAsks, BlockingWaiting):
         ttl: for how long an unused queue is kept before `QueueExpiry` deletes it, in seconds or a
             timedelta.
         notify: whether writes wake waiting readers; without it they look ten times a second.
+        max_attempts: after so many deliveries without an `ack` a message is set aside. The same in
+            all processes.
         namespace: its due index names the queue.
         allow_eviction: names of ``allkeys-*`` policies that are accepted although they may evict
             messages.

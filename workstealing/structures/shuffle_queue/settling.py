@@ -1,6 +1,7 @@
 """The end of a delivery: messages are acknowledged, given back, extended or revived.
 
-A message that was delivered too often is set aside for its group by `ShuffleQueueReaper`.
+A message that was delivered too often is set aside for its group by the script that sees it: a
+`nack`, or the reaper's where its consumer has died. `max_attempts` belongs to the queue.
 """
 
 from __future__ import annotations
@@ -66,33 +67,39 @@ class Settling(QueueBase):
         kill prevents some pieces, their messages stay pending, and the reaper returns them. Three
         Redis commands a message with one group, more with several.
         """
-        return self._acking(_in_parts(messages))
+        return self._acking(self._acks(messages))
 
-    def _acking(self, parts: list[_Part]) -> Steps[int]:
-        keys = self.keys
+    def _acking(self, acks: list[Operation]) -> Steps[int]:
         acked = 0
-        for group, some in parts:
+        for each in acks:
+            acked += yield each
+        return acked
+
+    def _acks(self, messages: tuple[Message, ...]) -> list[Operation]:
+        """Return the scripts by which messages are done. Raises: ConfigurationError."""
+        keys = self.keys
+        acks = []
+        for group, some in _in_parts(messages):
             names = keys.group(group)
             streams, described = self._described(some, tracked=True)
             beside = (names.returned, names.delayed, keys.deadlines, keys.legacy)
             fixed = (keys.meta, keys.tracking, *beside)
             args = (names.group, *described)
-            acked += yield Operation(self._script("ack"), (*fixed, *streams), args)
-        return acked
+            acks.append(Operation(self._script("ack"), (*fixed, *streams), args))
+        return acks
 
     @operation
     def nack(self, *messages: Message, delay: Duration = 0.0) -> Steps[int]:
         """Give messages back, to be delivered again at their streams' turns, to any consumer.
 
-        A message that fails for ever is given back for ever, until `ShuffleQueueReaper` sets it
-        aside by its own max_attempts.
+        A message that was delivered `max_attempts` times is set aside at once: see `dead`.
 
         Arguments:
             delay: before they may be delivered, in seconds or a timedelta.
 
-        Returns: how many were given back; a message that has been delivered again since is not
-        counted. Raises: ConfigurationError; LayoutError. One round trip for each group and 100
-        messages, in pieces as of `ack`.
+        Returns: how many were given back or set aside; a message that has been delivered again
+        since is not counted. Raises: ConfigurationError; LayoutError. One round trip for each group
+        and 100 messages, in pieces as of `ack`.
         """
         delay_ms = int(seconds_of(delay, "delay") * 1000)
         return self._nacking(_in_parts(messages), delay_ms)
@@ -108,9 +115,11 @@ class Settling(QueueBase):
             streams, described = self._described(some)
             fixed = (
                 *(keys.meta, due, mark, keys.notifications, names.ring),
-                *(names.returned, names.delayed, keys.legacy),
+                *(names.returned, names.delayed, names.dead, keys.tracking, keys.deadlines),
+                keys.legacy,
             )
-            args = (text, keys.name, self.ttl_ms, names.group, delay_ms, *described)
+            settings = (self.ttl_ms, names.group, delay_ms, self.max_attempts)
+            args = (text, keys.name, *settings, *described)
             given += yield Operation(self._script("nack"), (*fixed, *streams), args)
         return given
 

@@ -90,15 +90,18 @@ def checked_streams(streams: object, streams_per_tenant: object) -> None:
         )
 
 
-def checked_tenant(tenant: object) -> bytes:
-    """Return a tenant as bytes. Raises: ConfigurationError for anything but text or bytes."""
+def checked_tenant(tenant: object, called: str = "tenant") -> bytes:
+    """Return a tenant as bytes, or a name that is called otherwise.
+
+    Raises: ConfigurationError for anything but text or bytes.
+    """
     if isinstance(tenant, str | bytes):
         try:
             return to_bytes(tenant)
         except DataError:
             pass
     raise ConfigurationError(
-        f"the tenant {tenant!r} is not usable: give a text that UTF-8 can write, or bytes"
+        f"the {called} {tenant!r} is not usable: give a text that UTF-8 can write, or bytes"
     )
 
 

@@ -1,43 +1,63 @@
 """Writing messages, and the producers' view of them: cancelling, counting and overdue ones.
 
-A message goes to the shortest of its tenant's streams, and this stream goes into every group's
-ring.
+A message goes to the shortest of its account's streams, and this stream goes into every group's
+ring. The account is the tenant, unless the producer says another one.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.operations import Operation, Steps, operation
 from workstealing.store.paging import Page
 from workstealing.structures.layout import as_text, checked_text
+from workstealing.structures.queue_messages import (
+    NewMessage,
+    checked_fields,
+    checked_new,
+    deadline_ms,
+    unwritable,
+    written_text,
+)
+from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
 from workstealing.structures.shuffle_queue.base import QueueBase
 from workstealing.structures.shuffle_queue.message import (
     DEADLINE,
     TENANT,
     TRACKING,
     OverdueMessage,
-    checked_fields,
-    deadline_ms,
     overdue_message,
-    unwritable,
 )
 from workstealing.structures.shuffle_queue.names import stored_place
+from workstealing.structures.shuffle_queue.streams import checked_tenant
 
-MOST_FIELDS = 1000
 MOST_OVERDUE = 1000
-TENANTS_KNOWN = 4096
+ACCOUNTS_KNOWN = 4096
 STREAMS_A_SCRIPT = 512
 # How often the groups may change while a message is being written, and how often a tracking id
 # may be given to another message while one is being cancelled.
 _TRIES = 100
 
 
+# What a `FairQueue` knows of a message, and this queue does not.
+_FAIR_ONLY = {"priority": 0, "delay": 0.0, "ttl": None, "dedupe": None}
+
+
+class _Described(NamedTuple):
+    """A message as it is sent: the keys of its streams, the queue's own parts, all fields."""
+
+    streams: tuple[bytes, ...]
+    tracked: str | bytes
+    ends: int | str
+    flat: list[Any]
+    fields: Mapping[Any, Any]
+
+
 class Writing(QueueBase):
-    """The producers' operations: `write`, `cancel`, `overdue`, `length` and `groups`."""
+    """The producers' operations: `write`, `write_many`, `cancel`, `overdue`, `length`, `groups`."""
 
     # The queue's `joined` number, and the rings of the groups of that time: one value, so
     # that threads see both or neither change.
@@ -50,27 +70,64 @@ class Writing(QueueBase):
         fields: Mapping[Any, Any],
         deadline: dt.datetime | float | None = None,
         tracking_id: str | bytes | None = None,
+        *,
+        account: str | bytes | None = None,
     ) -> Steps[str]:
-        """Write a message into the shortest of the tenant's streams.
+        """Write a message into the shortest of the streams of its account.
 
         Arguments:
+            tenant: a name that the consumer sees.
             fields: names and values, as redis-py takes them, up to 1,000, none of which begins with
                 ``ws:``.
             deadline: an aware datetime or Unix seconds, after which, by the server's clock, the
                 message is no longer delivered.
             tracking_id: by it `cancel` finds the message; if it is given again, it means the later
                 message.
+            account: the name that decides the streams, by default the tenant. A tenant that splits
+                itself into many gains nothing if its account stays.
 
         Returns: the message's id, "<stream>-<ms>-<sequence>". Raises: ConfigurationError;
         LayoutError; errors of redis-py, for instance of a full server: then nothing is written. One
         round trip, and one more after a group has read for the first time; about 10 Redis commands,
         and up to 3 more for each further group.
         """
+        described = self._described_new(tenant, fields, deadline, tracking_id, account)
+        return self._writing_one(described)
+
+    @operation
+    def write_many(self, messages: Iterable[NewMessage]) -> Steps[list[str]]:
+        """Write messages, up to 100 by each script.
+
+        Arguments:
+            messages: `NewMessage`s; `write` says their fields. The others belong to a `FairQueue`.
+
+        Returns: their ids, in order. Raises: as `write`. Each script writes all of its messages or
+        none. If a fault ends the call after the first script, some of the messages are written. One
+        round trip for each 100; about eight Redis commands a message, and up to 3 more for each
+        group and stream.
+        """
+        new = checked_new(messages)
+        for each in new:
+            _refuse_foreign(each)
+        return self._writing_many(
+            [
+                self._described_new(
+                    each.tenant, each.fields, each.deadline, each.tracking_id, each.account
+                )
+                for each in new
+            ]
+        )
+
+    def _described_new(
+        self,
+        tenant: str | bytes,
+        fields: Mapping[Any, Any],
+        deadline: dt.datetime | float | None,
+        tracking_id: str | bytes | None,
+        account: str | bytes | None,
+    ) -> _Described:
+        """Check a message to be written, and say what is sent. Raises: ConfigurationError."""
         flat = checked_fields(fields)
-        if len(flat) > 2 * MOST_FIELDS:
-            raise ConfigurationError(
-                f"a message of {len(flat) // 2} fields is too wide: give at most {MOST_FIELDS}"
-            )
         # The queue's own come last, where the scripts look for them.
         flat += (TENANT, tenant)
         ends: int | str = ""
@@ -81,62 +138,74 @@ class Writing(QueueBase):
         if tracking_id is not None:
             tracked = checked_text(tracking_id, "tracking id")
             flat += (TRACKING, tracked)
+        called = "account"
+        if account is None:
+            account, called = tenant, "tenant"
+        else:
+            checked_tenant(tenant)
         try:
-            known = self._tenants.get(tenant)
+            known = self._accounts.get(account)
         except TypeError:
-            # An unhashable tenant is no tenant; the check says so.
+            # What has no hash is no name; the check says so.
             known = None
-        streams = known or self._learn(tenant)
-        return self._writing(streams, tracked, ends, flat, fields)
+        return _Described(known or self._learn(account, called), tracked, ends, flat, fields)
 
-    def _writing(
-        self,
-        streams: tuple[bytes, ...],
-        tracked: str | bytes,
-        ends: int | str,
-        flat: list[Any],
-        fields: Mapping[Any, Any],
-    ) -> Steps[str]:
+    def _writing_one(self, described: _Described) -> Steps[str]:
+        ids = yield from self._writing_some([described])
+        return ids[0]
+
+    def _writing_many(self, described: list[_Described]) -> Steps[list[str]]:
+        ids: list[str] = []
+        for first in range(0, len(described), MESSAGES_A_SCRIPT):
+            some = described[first : first + MESSAGES_A_SCRIPT]
+            ids += yield from self._writing_some(some, first)
+        return ids
+
+    def _writing_some(self, some: list[_Described], before: int = 0) -> Steps[list[str]]:
+        """Write messages by one script.
+
+        Arguments:
+            before: how many the call has written before.
+        """
         due, mark, text = self._place or (yield from self._placing())
         keys = self.keys
         script = self._script("write")
-        named = (keys.notifications, keys.tracking, keys.deadlines, *streams)
+        places: dict[bytes, int] = {}
+        parts: list[Any] = []
+        for each in some:
+            among = [places.setdefault(stream, len(places) + 1) for stream in each.streams]
+            parts += (each.tracked, each.ends, " ".join(map(str, among)), len(each.flat))
+            parts += each.flat
+        named = (keys.notifications, keys.tracking, keys.deadlines, *places)
         for _ in range(_TRIES):
             joined, rings = self._known
-            args = (
-                text,
-                keys.name,
-                self.ttl_ms,
-                joined,
-                self.streams,
-                int(self.notify),
-                len(streams),
-                tracked,
-                ends,
-                *flat,
-            )
+            settings = (self.ttl_ms, joined, self.streams, int(self.notify), len(places))
+            args = (text, keys.name, *settings, *parts)
             try:
                 all_keys = (keys.meta, due, mark, *named, *rings)
-                reply = yield Operation(script, all_keys, args, once=True)
+                is_done, *found = yield Operation(script, all_keys, args, once=True)
             except UnicodeEncodeError as error:
-                raise unwritable(fields, error) from None
-            if not isinstance(reply, list):
-                return as_text(reply)
-            if as_text(reply[0]) == "0":
+                raise unwritable(error, *(each.fields for each in some)) from None
+            if is_done:
+                return [as_text(each) for each in found]
+            now_joined, *groups = found
+            if as_text(now_joined) == "0":
                 # The queue has gone, and its namespace perhaps, without which no job finds it.
                 self.forget()
                 due, mark, text = yield from self._placing()
-            self._known = (as_text(reply[0]), tuple(keys.group(name).ring for name in reply[1:]))
+            self._known = (as_text(now_joined), tuple(keys.group(name).ring for name in groups))
         raise LayoutError(
             f"the groups of the queue {keys.text!r} change faster than one message can be written:"
-            " stop the program that makes and deletes groups all the time; nothing was written"
+            " stop the program that makes and deletes groups all the time;"
+            f" {written_text(before)}"
         )
 
-    def _learn(self, tenant: str | bytes) -> tuple[bytes, ...]:
-        streams = tuple(self.keys.stream(number) for number in self.streams_of(tenant))
-        if len(self._tenants) >= TENANTS_KNOWN:
-            self._tenants = {}
-        self._tenants[tenant] = streams
+    def _learn(self, account: str | bytes, called: str) -> tuple[bytes, ...]:
+        checked_tenant(account, called)
+        streams = tuple(self.keys.stream(number) for number in self.streams_of(account))
+        if len(self._accounts) >= ACCOUNTS_KNOWN:
+            self._accounts = {}
+        self._accounts[account] = streams
         return streams
 
     @operation
@@ -225,3 +294,13 @@ def _checked_place(number: object, name: str, least: int, most: int) -> int:
             f" {least} to {most:,}"
         )
     return int(number)
+
+
+def _refuse_foreign(new: NewMessage) -> None:
+    """Raise ConfigurationError for a message with fields that only a `FairQueue` knows."""
+    foreign = [name for name, value in _FAIR_ONLY.items() if getattr(new, name) != value]
+    if foreign:
+        raise ConfigurationError(
+            f"a ShuffleQueue has no {' and no '.join(foreign)}: leave such fields of a NewMessage"
+            " out, or take a FairQueue"
+        )

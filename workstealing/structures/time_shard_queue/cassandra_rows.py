@@ -262,9 +262,13 @@ def _key(found: Sequence[Any]) -> tuple[int, uuid.UUID]:
     return int(found[0]), uuid.UUID(found[1])
 
 
-def timeuuid(now_s: float) -> uuid.UUID:
-    """Return a timeuuid of a moment, in Unix seconds, with 60 random bits."""
-    ticks = (int(now_s * 1e6) * 10 + 0x01B21DD213814000) & ((1 << 60) - 1)
+def timeuuid(now_s: float, number: int = 0) -> uuid.UUID:
+    """Return a timeuuid of a moment, in Unix seconds, with 60 random bits.
+
+    Arguments:
+        number: how many microseconds later it is.
+    """
+    ticks = ((int(now_s * 1e6) + number) * 10 + 0x01B21DD213814000) & ((1 << 60) - 1)
     chance = int.from_bytes(os.urandom(8), "big")
     return uuid.UUID(
         fields=(

@@ -140,10 +140,10 @@ class CassandraTimeShards:
         if opened is None:
             opened = yield from self._new(time_shard)
         ids, queries = [], []
-        for message, due in entries:
+        for number, (message, due) in enumerate(entries):
             due_ms = self._due(due, opened.now_ms)
             # Behind the head no take would look.
-            row = (max(due_ms, opened.lock.head[0] + 1), timeuuid(now_s))
+            row = (max(due_ms, opened.lock.head[0] + 1), timeuuid(now_s, number))
             args = (*self._key(time_shard), *row, message, due_ms, opened.stamp)
             queries.append(Query("put", args))
             ids.append(id_of(time_shard, row))

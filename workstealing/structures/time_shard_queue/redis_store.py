@@ -195,7 +195,7 @@ class RedisTimeShards:
     def put(self, time_shard: int, entries: Sequence[Entry], now_s: float) -> Steps[list[str]]:
         """Keep messages; O(log n) each. Three round trips if the time shard has no mark."""
         names = self.names(time_shard)
-        ids = [new_id(time_shard, now_s) for _ in entries]
+        ids = [new_id(time_shard, now_s, number) for number in range(len(entries))]
         parts = [
             part
             for id_, (message, due) in zip(ids, entries, strict=True)

@@ -143,7 +143,8 @@ class TimeShards(Protocol):
         """Keep messages, and name them.
 
         Arguments:
-            now_s: the producer's clock, by which messages of the same due time are put in order.
+            now_s: the producer's clock, by which messages of the same due time are put in order;
+                those of one call are put in their own order.
 
         Returns: their ids, in the form of `new_id`: the store may say in them where it keeps a
         message.
@@ -318,12 +319,17 @@ class DeadDueMessage(NamedTuple):
     consumer: str
 
 
-def new_id(time_shard: int, now_s: float) -> str:
+def new_id(time_shard: int, now_s: float, number: int = 0) -> str:
     """Return an id: `<time shard>-<16 digits of microseconds><16 random digits>`, hexadecimal.
 
     Of two messages with the same due time, the message with the lower id is taken first.
+
+    Arguments:
+        now_s: the producer's clock.
+        number: of the message among those that are put at that moment; each is a microsecond later.
     """
-    return f"{time_shard}-{int(now_s * 1e6) & (1 << 64) - 1:016x}{os.urandom(8).hex()}"
+    micros = int(now_s * 1e6) + number & (1 << 64) - 1
+    return f"{time_shard}-{micros:016x}{os.urandom(8).hex()}"
 
 
 def time_shard_of(message_id: Any, time_shards: int) -> int:
