@@ -5,6 +5,7 @@
 --   ARGV[3] ttl in ms
 --   ARGV[4] 1 if the caller has just seen that the namespace is there
 --   ARGV[5] consumer
+--   ARGV[6] lease in ms
 -- Returns 1; -1 if the queue has gone since the caller was here: then nothing is changed.
 --@include queue
 local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace')
@@ -23,7 +24,8 @@ end
 -- On a full server the consumer goes on, because its work makes room. It is only not seen for a while.
 local at = now()
 if not is_error(redis.pcall('ZADD', KEYS[CONSUMERS], whole(at), ARGV[5])) then
-  keep_alive(marked, alive, 0, at)
+  -- A message in hand is in use for as long as its lease.
+  keep_alive(marked, alive, ARGV[6], at)
   if not found[1] then
     redis.call('HSET', KEYS[META], 'mark', FAIR_VERSION)
   end

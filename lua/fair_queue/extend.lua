@@ -32,6 +32,6 @@ for i = 5, #ARGV, 2 do
 end
 if extended > 0 then
   look_at(KEYS, facts, at + ARGV[4])
-  keep_alive(marked, alive, 0, at)
+  keep_alive(marked, alive, ARGV[4], at)
 end
 return extended

@@ -137,6 +137,27 @@ local function reclaim(keys, facts, most, most_attempts, at)
   return #lapsed, wakes
 end
 
+-- Passes over some holes at the heads of an account, so that its first message is one that waits.
+local function pass_holes(keys, a)
+  for _ = 1, 16 do
+    if a.first < a.last then
+      local field = a.epoch .. ':' .. whole(a.first)
+      local id = redis.call('HGET', keys[BACK], field)
+      if id and redis.call('HEXISTS', keys[MESSAGES], id) == 1 then
+        break
+      end
+      redis.call('HDEL', keys[BACK], field)
+      a.first = a.first + 1
+    elseif a.head < a.tail and redis.call('HEXISTS', keys[MESSAGES], a.epoch .. '-0-' .. whole(a.head)) == 0 then
+      a.head = a.head + 1
+    elseif a.head1 < a.tail1 and redis.call('HEXISTS', keys[MESSAGES], a.epoch .. '-1-' .. whole(a.head1)) == 0 then
+      a.head1 = a.head1 + 1
+    else
+      break
+    end
+  end
+end
+
 -- Takes a message out of its account, wherever it is, and ends it. a: the account's record.
 local function take_out(keys, a, id, d)
   if d and d.is_flying then
@@ -151,4 +172,7 @@ local function take_out(keys, a, id, d)
     end
   end
   end_message(keys, id, not d or d.is_named)
+  if not (d and d.is_flying) then
+    pass_holes(keys, a)
+  end
 end

@@ -3,6 +3,7 @@
 --   ARGV[1] account
 --   ARGV[2] where to go on among the delayed, '' for those that wait, 'delayed' at first
 --   ARGV[3] how many at most
+--   ARGV[4] 1 to notify
 -- Returns { deleted, where to go on among the delayed; '' for more that wait,
 -- 'delayed' for the first of them, '0' at the end }.
 --@include serving
@@ -44,6 +45,9 @@ else
     delete(page[2][i])
   end
 end
-settle_place(KEYS, facts, account, a, s, at, tag_before)
+local wakes = settle_place(KEYS, facts, account, a, s, at, tag_before)
 save_account(KEYS, account, a)
+if wakes and ARGV[4] == '1' then
+  notify(KEYS[NOTIFICATIONS], 'u')
+end
 return { deleted, cursor }

@@ -30,8 +30,12 @@ if not is_dry then
   lapsed, wakes = reclaim(KEYS, facts, most, attempts, at)
 end
 local left, overdue = most - lapsed, 0
--- A consumer may have those at the head in hand; they stay.
-local past = left > 0 and redis.call('ZRANGEBYSCORE', KEYS[DEADLINES], '-inf', at, 'LIMIT', 0, 4 * left) or {}
+-- A consumer may have those at the head in hand; they stay, and the next slice looks behind them.
+local walked = stored(KEYS[META], 'walk:deadlines', redis.call('HGET', KEYS[META], 'walk:deadlines'), 0, MOST_STORED, 0)
+if unbelieved then
+  return unbelieved
+end
+local past = left > 0 and redis.call('ZRANGEBYSCORE', KEYS[DEADLINES], '-inf', at, 'LIMIT', walked, 4 * left) or {}
 for i = 1, #past do
   local id = past[i]
   local d = delivery_of(KEYS, id)
@@ -52,6 +56,12 @@ for i = 1, #past do
     end
   end
 end
+if left > 0 and not is_dry and (walked > 0 or #past == 4 * left) then
+  local on = #past == 4 * left and walked + #past - overdue or 0
+  if on ~= walked then
+    redis.call('HSET', KEYS[META], 'walk:deadlines', whole(on))
+  end
+end
 left = left - overdue
 -- The tag of an idle account says something as long as the virtual time has not come to it. Where nothing waits and
 -- nobody works, no tag says anything.
@@ -65,7 +75,15 @@ for i = 1, #idle do
     local a = account_of(KEYS, idle[i])
     redis.call('ZREM', KEYS[IDLE], idle[i])
     if a and a.place == IS_IDLE and a.waiting + a.flying + a.delayed == 0 then
-      redis.call('HDEL', KEYS[ACCOUNTS], idle[i])
+      if a.allowed > at * 1000 then
+        -- Its rate still holds: it is idle again then.
+        a.place = IS_LIMITED
+        redis.call('ZADD', KEYS[LIMITED], math.ceil(a.allowed / 1000), idle[i])
+        look_at(KEYS, facts, math.ceil(a.allowed / 1000))
+        save_account(KEYS, idle[i], a)
+      else
+        redis.call('HDEL', KEYS[ACCOUNTS], idle[i])
+      end
     end
   end
 end

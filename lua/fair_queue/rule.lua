@@ -5,7 +5,7 @@
 --   ARGV[3] ttl in ms
 --   ARGV[4] 1 if the caller has just seen that the namespace is there
 --   ARGV[5] pattern, '' to list
---   ARGV[6] the rule's text, '' to remove it
+--   ARGV[6] the rule's text, '' to remove it, `pause` or `resume` to change only that
 -- Returns the rules as { pattern, text, ... } to list; else { 1 if there was such a rule, how many rules there are };
 -- { -1, ... } if there are too many: then nothing is changed; -1 if the queue has gone since the caller was here.
 --@include rules
@@ -27,6 +27,12 @@ if is_gone(found[1], ARGV[4]) then
   return -1
 end
 local was = redis.call('HEXISTS', KEYS[RULES], pattern)
+if text == 'pause' or text == 'resume' then
+  -- The other settings stay, whatever another call has made of them meanwhile.
+  local before = redis.call('HGET', KEYS[RULES], pattern) or '- - - - - - - -'
+  text = string.match(before, '^(.* )%S+$') .. (text == 'pause' and '1' or '-')
+  text = string.find(text, '%d') and text or ''
+end
 local count = redis.call('HLEN', KEYS[RULES])
 local is_glob = string.find(pattern, '[*?]')
 if text == '' then

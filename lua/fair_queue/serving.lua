@@ -5,6 +5,9 @@
 -- Bounds what one call passes over, and what it lets in.
 local LOOKS, LET_IN = 16, 8
 
+-- How much an account owes at most after a time in which nothing waited: us of work at weight 1.
+local MOST_DEBT = 60000000
+
 -- Lets delayed messages and limited accounts in, whose time has come. Returns whether sleepers are to be
 -- woken.
 local function let_in(keys, facts, at)
@@ -110,11 +113,20 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
     if not account then
       -- What is due has been let in; more of it waits only if there was much.
       is_empty = facts.look > at
+      if #served == 0 and redis.call('ZCARD', keys[LEASES]) == 0 then
+        -- A busy time is over. Short pauses must not forgive what an account owes, but it need not pay for hours.
+        local greatest = redis.call('ZREVRANGE', keys[IDLE], 0, 0, 'WITHSCORES')[2]
+        if greatest and tonumber(greatest) - MOST_DEBT > facts.now then
+          facts.now = tonumber(greatest) - MOST_DEBT
+          redis.call('HSET', keys[META], 'now', whole(facts.now))
+        end
+      end
       break
     else
       local a = account_of(keys, account)
       if unbelieved then
-        return served, false, wakes
+        -- What was served before is told.
+        break
       end
       if not a then
         redis.call('ZREM', keys[READY], account)
@@ -123,7 +135,7 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
         local tag_before, s = a.tag, settings_of(keys, facts, account, a)
         local began = #served
         a.place = IS_READY
-        facts.now = math.max(facts.now, a.tag)
+        facts.now = math.max(facts.now, a.tag) + 1
         repeat
           if facts.rules > 0 then
             -- A rule that has changed since may say that it has no turn.
@@ -149,7 +161,7 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
               looks = looks + 1
             else
               local charge = math.max(1, math.floor((a.estimate > 0 and a.estimate or s.estimate or FIRST_ESTIMATE)))
-              facts.delivery = facts.delivery + 1
+              facts.delivery = math.max(facts.delivery + 1, at * 100)
               local d = {
                 number = whole(facts.delivery), attempts = (before and before.attempts or 0) + 1, start = at,
                 charge = charge, is_named = is_named, is_flying = true, place = '-', consumer = consumer, account = account,

@@ -36,7 +36,10 @@ for id, delivery in string.gmatch(number == mine and noted or '', '(%w+%-%d%-%d+
     d.attempts = d.attempts - 1
     put_back(KEYS, a, id, d)
     -- Had there been no read, it would have had its turn all the time: its tag is what it was.
-    wakes = settle_place(KEYS, { now = 0, look = facts.look }, d.account, a, s, at, tag_before) or wakes
+    local virtual = facts.now
+    facts.now = 0
+    wakes = settle_place(KEYS, facts, d.account, a, s, at, tag_before) or wakes
+    facts.now = virtual
     save_account(KEYS, d.account, a)
     given = given + 1
   end

@@ -52,7 +52,9 @@ for i = 7, #ARGV, 8 do
       if unbelieved then
         return unbelieved
       end
-      known = { a, a and settings_of(KEYS, facts, account, a) or nil, 0, a and a.tag }
+      -- A rule that has changed may change the tag.
+      local tag_before = a and a.tag
+      known = { a, a and settings_of(KEYS, facts, account, a) or nil, 0, tag_before }
       if not a then
         known[2] = settings_of(KEYS, facts, account, { version = -1, rule = '' })
       end
@@ -68,7 +70,7 @@ end
 if unbelieved then
   return unbelieved
 end
-local wakes = false
+local wakes, longest = false, 0
 for i = 7, #ARGV, 8 do
   if not ids[i] then
     local account, priority, delay = ARGV[i], ARGV[i + 2], tonumber(ARGV[i + 3])
@@ -95,6 +97,7 @@ for i = 7, #ARGV, 8 do
       redis.call('ZADD', KEYS[PARKED], at + delay, id)
       look_at(KEYS, facts, at + delay)
       a.delayed = a.delayed + 1
+      longest = math.max(longest, delay)
       wakes = true
     else
       a.waiting = a.waiting + 1
@@ -130,5 +133,5 @@ end
 if wakes and ARGV[5] == '1' then
   notify(KEYS[NOTIFICATIONS], 'w')
 end
-keep_alive(marked, alive, 0, at)
+keep_alive(marked, alive, longest, at)
 return made

@@ -21,6 +21,7 @@ from workstealing.structures.shuffle_queue.stats import percentile
 MOST_ACCOUNTS = 1000
 """How many accounts a look asks for: it may come every second."""
 ACCOUNTS = 20
+DEFAULT_NAMESPACE = "fair_queues"
 _COUNTS = ("waiting", "pending", "returned", "delayed", "dead")
 
 
@@ -37,7 +38,13 @@ class OpenFairQueue(OpenQueue):
 
     def __init__(self, client: Any, name: bytes, options: argparse.Namespace) -> None:
         lease = getattr(options, "lease", None)
-        self._queue: FairQueue = FairQueue(client, name, LEASE if lease is None else lease)
+        found = client.hget(FairQueueNames(name).meta, "namespace")
+        self._queue: FairQueue = FairQueue(
+            client,
+            name,
+            LEASE if lease is None else lease,
+            namespace=DEFAULT_NAMESPACE if found is None else as_text(found),
+        )
         self.name = as_text(name)
         self._options = options
 
@@ -48,7 +55,7 @@ class OpenFairQueue(OpenQueue):
 
     @classmethod
     def on_redis(cls, client: Any, name: bytes, options: argparse.Namespace) -> OpenFairQueue:
-        """Open a queue of a Redis. No round trip."""
+        """Open a queue of a Redis, in the namespace that it names. One round trip."""
         return cls(client, name, options)
 
     def look(self) -> dict[str, Any]:

@@ -6,8 +6,10 @@ from collections.abc import Collection
 from typing import Any
 
 from workstealing.clock import Duration, seconds_of
+from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_attempts, checked_seconds
 from workstealing.store.fleet import placed
+from workstealing.store.keys import to_bytes
 from workstealing.store.operations import AS_BYTES, Operation, Steps
 from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.fair_queue.message import KeptMessage, unpacked
@@ -130,3 +132,18 @@ class FairQueueNamespace(QueuesOfNamespace):
 def checked_delay(delay: Duration, name: str = "delay") -> int:
     """Return a delay in ms. Raises: ConfigurationError."""
     return int(seconds_of(delay, name) * 1000)
+
+
+def checked_account(name: object, what: str) -> bytes:
+    """Return a tenant's, an account's or a pattern's name as bytes. Raises: ConfigurationError."""
+    if isinstance(name, str | bytes) and name:
+        try:
+            raw = to_bytes(name)
+        except Exception:  # noqa: BLE001 - redis-py's error says less
+            raw = b""
+        if raw:
+            return raw
+    raise ConfigurationError(
+        f"the {what} {str(name)[:60]!r} is not usable: give a text that UTF-8 can write, or bytes,"
+        " not empty"
+    )

@@ -24,10 +24,18 @@ class SharedTime:
     def __init__(self) -> None:
         self.since = time.monotonic()
 
+    def __reduce__(self) -> Any:
+        # Another process has another clock: there the server measures.
+        return _no_time, ()
+
     def spent_us(self, messages: int) -> int:
         """Return the time since the last call, a share for each of some messages, in us."""
         before, self.since = self.since, time.monotonic()
         return max(0, int((self.since - before) * 1e6 / messages))
+
+
+def _no_time() -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class FairReading(FairWriting, FairSettling):
             consumer: a name of this reader's own.
             block: how long to wait for a message, in seconds or a timedelta, 0 not to wait.
 
-        Raises: ConfigurationError; LayoutError. One round trip and about 16 Redis commands,
+        Raises: ConfigurationError; LayoutError. One round trip and about 14 Redis commands,
         however many accounts there are; one more round trip for each 16 messages that were
         cancelled or are past their deadline, and one every five seconds, to show that the consumer
         is alive.
@@ -249,7 +249,15 @@ class FairReading(FairWriting, FairSettling):
             if kind == _FOUND:
                 batch = SharedTime() if len(rest) > 1 else None
                 name = as_text(consumer)
-                messages = [self._message(now, each, name, batch) for each in rest]
+                messages, undecodable = [], None
+                for each in rest:
+                    try:
+                        messages.append(self._message(now, each, name, batch))
+                    except UnicodeDecodeError as error:
+                        # Its lease ends by itself; the others of the read are none the worse.
+                        undecodable = error
+                if undecodable is not None and not messages:
+                    raise undecodable
                 for message in messages:
                     note_pickup_delay(message)
                 return done, messages
@@ -261,7 +269,7 @@ class FairReading(FairWriting, FairSettling):
 
     def _announcing(self, consumer: str | bytes) -> Steps[None]:
         """Say that a consumer is alive; one round trip."""
-        yield from self._beginning("announce", consumer)
+        yield from self._beginning("announce", consumer, self.lease_ms)
         if len(self._announced) >= CONSUMERS_KNOWN:
             # Consumers that still read are announced once more.
             self._announced.clear()

@@ -13,15 +13,14 @@ from typing import Any
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_count
-from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Steps, operation
-from workstealing.structures.fair_queue.base import FairQueueBase
-from workstealing.structures.layout import as_text, checked_text
-from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
+from workstealing.structures.fair_queue.base import FairQueueBase, checked_account
+from workstealing.structures.layout import as_text
+from workstealing.structures.queue_place import MESSAGES_A_SCRIPT, is_pattern
 from workstealing.structures.stored import MOST_STORED, unbelieved
 
 ALL = "*"
-MOST_RULES, MOST_PATTERNS = 10_000, 64
+MOST_RULES, MOST_PATTERNS, LONGEST_PATTERN = 10_000, 64, 1024
 MOST_WEIGHT, LEAST_WEIGHT = 1e6, 0.001
 MOST_ESTIMATE_SECONDS = 86400.0
 _THOUSAND, _MILLION = 1000, 1_000_000
@@ -158,11 +157,14 @@ class FairRuling(FairQueueBase):
     def _setting(self, pattern: bytes, text: str) -> Steps[None]:
         known, count = yield from self._beginning("rule", pattern, text)
         if known < 0:
-            raise ConfigurationError(
-                f"the queue {self.name!r} has {int(count):,} rules: remove some; at most"
-                f" {MOST_RULES:,} rules are kept, and {MOST_PATTERNS} of them with a pattern"
-            )
+            raise self._too_many(count)
         yield from self._letting_in()
+
+    def _too_many(self, count: int) -> ConfigurationError:
+        return ConfigurationError(
+            f"the queue {self.name!r} has {int(count):,} rules: remove some; at most"
+            f" {MOST_RULES:,} rules are kept, and {MOST_PATTERNS} of them with a pattern"
+        )
 
     @operation
     def remove_rule(self, pattern: str | bytes) -> Steps[bool]:
@@ -209,7 +211,7 @@ class FairRuling(FairQueueBase):
         stay. An account whose own rule says ``paused=False`` goes on. Raises: ConfigurationError;
         LayoutError. Two round trips, and one for each 100 accounts.
         """
-        return self._pausing(_checked_pattern(pattern), True)
+        return self._pausing(_checked_pattern(pattern), "pause")
 
     @operation
     def resume(self, pattern: str | bytes = ALL) -> Steps[None]:
@@ -217,18 +219,13 @@ class FairRuling(FairQueueBase):
 
         Raises and costs as `pause`.
         """
-        return self._pausing(_checked_pattern(pattern), False)
+        return self._pausing(_checked_pattern(pattern), "resume")
 
-    def _pausing(self, pattern: bytes, paused: bool) -> Steps[None]:
-        rules = yield from FairRuling.rules.steps(self)
-        known = rules.get(as_text(pattern), AccountRule())
-        settings = {each: getattr(known, each) for each in _SETTINGS}
-        text = AccountRule(**{**settings, "paused": True if paused else None}).text()
-        if set(text.split()) == {"-"}:
-            text = ""
-        known_before, _ = yield from self._beginning("rule", pattern, text)
-        if known_before or text:
-            yield from self._letting_in()
+    def _pausing(self, pattern: bytes, how: str) -> Steps[None]:
+        known, left = yield from self._beginning("rule", pattern, how)
+        if known < 0:
+            raise self._too_many(left)
+        yield from self._letting_in()
 
     @operation
     def accounts(self, n: int = 1000) -> Steps[list[AccountState]]:
@@ -258,7 +255,7 @@ class FairRuling(FairQueueBase):
 
         Raises: ConfigurationError; LayoutError. One round trip.
         """
-        return self._explaining(to_bytes(checked_text(account, "account")))
+        return self._explaining(checked_account(account, "account"))
 
     def _explaining(self, account: bytes) -> Steps[WaitReason]:
         page = yield from self._page(account, "0")
@@ -338,7 +335,12 @@ def _reason(account: str, state: AccountState | None, ready: int) -> str:
 
 
 def _checked_pattern(pattern: object) -> bytes:
-    return to_bytes(checked_text(pattern, "account or pattern"))
+    raw = checked_account(pattern, "account or pattern")
+    if len(raw) > LONGEST_PATTERN and is_pattern(raw):
+        raise ConfigurationError(
+            f"a pattern of {len(raw):,} bytes is too long: give at most {LONGEST_PATTERN:,}"
+        )
+    return raw
 
 
 def _checked(rule: AccountRule) -> AccountRule:

@@ -12,7 +12,11 @@ from workstealing.recruiting.checks import checked_count
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import Steps, command, operation
 from workstealing.store.paging import Page
-from workstealing.structures.fair_queue.base import FairQueueBase, checked_delay
+from workstealing.structures.fair_queue.base import (
+    FairQueueBase,
+    checked_account,
+    checked_delay,
+)
 from workstealing.structures.fair_queue.message import FairMessage, packed
 from workstealing.structures.fair_queue.names import FAIR_VERSION
 from workstealing.structures.layout import as_text, checked_text
@@ -134,8 +138,8 @@ class FairWriting(FairQueueBase):
     def _described(self, new: NewMessage) -> tuple[Any, ...]:
         """Return the arguments of a script for a message. Raises: ConfigurationError."""
         flat = checked_fields(new.fields)
-        tenant = _checked_name(new.tenant, "tenant")
-        account = tenant if new.account is None else _checked_name(new.account, "account")
+        tenant = checked_account(new.tenant, "tenant")
+        account = tenant if new.account is None else checked_account(new.account, "account")
         if isinstance(new.priority, bool) or new.priority not in (0, 1):
             raise ConfigurationError(
                 f"priority={new.priority!r} is no priority: give 0, or 1 for a message that goes"
@@ -146,7 +150,8 @@ class FairWriting(FairQueueBase):
         if new.deadline is not None:
             if new.ttl is not None:
                 raise ConfigurationError("a message has a deadline or a ttl, not both: give one")
-            ends = deadline_ms(new.deadline)
+            # 0 stands for no deadline.
+            ends = max(1, deadline_ms(new.deadline))
         elif new.ttl is not None:
             ends = f"+{max(1, int(seconds_of(new.ttl, 'ttl', least=0.001) * 1000))}"
         tracked = b""
@@ -231,7 +236,7 @@ class FairWriting(FairQueueBase):
         not among them. Raises: ConfigurationError; LayoutError. One round trip; one or two Redis
         commands a message.
         """
-        name = _checked_name(account, "account")
+        name = checked_account(account, "account")
         return self._peeking(name, checked_count(n, "n", 1, MOST_PEEKED))
 
     def _peeking(self, account: bytes, n: int) -> Steps[list[FairMessage]]:
@@ -249,12 +254,14 @@ class FairWriting(FairQueueBase):
         each 100 messages of the account, and for each 100 delayed ones of the queue; each script is
         atomic. After a fault or a kill the rest still waits.
         """
-        return self._purging(_checked_name(account, "account"))
+        return self._purging(checked_account(account, "account"))
 
     def _purging(self, account: bytes) -> Steps[int]:
         deleted, cursor = 0, ""
         while cursor != "0":
-            some, found = yield self._asking("purge", account, cursor, MESSAGES_A_SCRIPT)
+            some, found = yield self._asking(
+                "purge", account, cursor, MESSAGES_A_SCRIPT, int(self.notify)
+            )
             deleted, cursor = deleted + int(some), as_text(found)
         return deleted
 
@@ -278,18 +285,6 @@ class FairWriting(FairQueueBase):
             as_text(delivery),
             batch,
         )
-
-
-def _checked_name(name: object, what: str) -> bytes:
-    """Return a tenant's or an account's name as bytes. Raises: ConfigurationError."""
-    if isinstance(name, str | bytes) and name:
-        try:
-            return to_bytes(name)
-        except Exception:  # noqa: BLE001, S110 - redis-py's error says less
-            pass
-    raise ConfigurationError(
-        f"the {what} {name!r} is not usable: give a text that UTF-8 can write, or bytes, not empty"
-    )
 
 
 def _checked_dedupe(dedupe: object) -> tuple[bytes, int]:
