@@ -11,8 +11,10 @@ from servers import RedisServer
 
 from workstealing.structures import (
     DurableKeys,
+    FairQueue,
     Ick,
     Log,
+    NewMessage,
     RedisStore,
     ShuffleQueue,
     TimeShardQueue,
@@ -113,6 +115,19 @@ def _shuffle_queue(client: Any, stored: int) -> None:
         queue.write(f"tenant {each % 100}", {"text": _value(rng)})
 
 
+def _fair_queue(client: Any, stored: int, accounts: int = 100) -> None:
+    queue, rng = FairQueue(client, "bytes"), random.Random(1)
+    for first in range(0, stored, A_CALL):
+        queue.write_many(
+            NewMessage(f"tenant {each % accounts}", {"text": _value(rng)})
+            for each in range(first, min(first + A_CALL, stored))
+        )
+
+
+def _fair_queue_alone(client: Any, stored: int) -> None:
+    _fair_queue(client, stored, stored)
+
+
 def _stream(client: Any, stored: int) -> None:
     rng = random.Random(1)
     for names in _names(stored):
@@ -146,6 +161,8 @@ SIDES: dict[str, tuple[Fill, Fill, str]] = {
     "ick": (_ick, _sorted_set, "ZADD"),
     "ick_reserved": (_reserved, _sorted_set, "ZADD"),
     "shuffle_queue": (_shuffle_queue, _stream, "XADD"),
+    "fair_queue": (_fair_queue, _stream, "XADD"),
+    "fair_queue_an_account_each": (_fair_queue_alone, _stream, "XADD"),
     "time_shard_queue": (_time_shard_queue, _due_set, "ZADD"),
     "log_list": (_log, _stream, "XADD"),
 }

@@ -1,4 +1,4 @@
-"""What a fair queue's calls cost beside a shuffle queue and a plain stream; a message's bytes.
+"""What a fair queue's calls cost beside a shuffle queue and a plain stream.
 
 A fair queue has a record for each account, and one script a call, so its read should not depend on
 the number of accounts. Each case is measured by the server's own count of its scripts and commands,
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from figures import Figure, Target, cost_figure, counted, in_turn
+from figures import Figure, Target, cost_figure, in_turn
 from servers import RedisServer
 
 from workstealing.structures import FairQueue, ShuffleQueue
@@ -21,8 +21,6 @@ CALLS = 60
 ACCOUNTS = (16, 1_024, 100_000)
 FIELDS = {"body": "x" * 100}
 WORKER, GROUP = "worker-1", "workers"
-MEASURED = 10_000
-"""How many messages the memory of a message is measured by."""
 
 
 class Cost(NamedTuple):
@@ -262,34 +260,11 @@ def _beside_a_stream(client: Any, meter: _Meter) -> list[Figure]:
     )
 
 
-def _bytes(client: Any) -> list[Figure]:
-    """The memory of a waiting message, and with it that of its account."""
-    figures = []
-    for accounts in (16, MEASURED):
-        used = []
-        for side in (_Fair(client, "sized", accounts), _Shuffle(client, "sized", accounts)):
-            client.memory_purge()
-            before = client.info("memory")["used_memory"]
-            _filled(side, MEASURED)
-            used.append((client.info("memory")["used_memory"] - before) / MEASURED)
-            side.queue.delete()
-        figures.append(
-            counted(
-                f"fair_queue_bytes_{accounts}",
-                round(used[0] / used[1], 2),
-                f"a shuffle queue, {accounts:,} tenants",
-                ours_bytes=round(used[0]),
-                reference_bytes=round(used[1]),
-            )
-        )
-    return figures
-
-
 def measure(server: RedisServer) -> list[Figure]:
-    """Measure reads, writes and acks, and the memory of a message."""
+    """Measure reads, writes and acks."""
     client = server.client()
     meter = _Meter(client)
-    figures = _bytes(client)
+    figures = []
     for accounts in ACCOUNTS:
         figures += _beside(client, meter, accounts)
     client.flushall()

@@ -14,9 +14,13 @@ local NEVER = '+inf'
 -- How much work a message is taken for, in microseconds, before its account has done any.
 local FIRST_ESTIMATE = 1000000
 
+-- Beyond it a tag is none. Many workers at a small weight reach 2^53 within months, so tags are not whole numbers of
+-- Lua's: a tag of that size is exact to some microseconds, and one of 10^18 to a tenth of a millisecond.
+local MOST_TAG = 1e100
+
 -- A record is sixteen numbers, then its epoch and its rule. `struct` makes and reads it in a tenth of the time that a
 -- text takes; a server without it (fakeredis) has texts.
-local FORM, FORM_SIZE = '>I7I5I4I4I4BI6I7I5I5I5I5I5I5I2B', 71
+local FORM, FORM_SIZE = '>dI5I4I4I4BI6I7I5I5I5I5I5I5I2B', 72
 local TEXT = '^' .. string.rep('(%d+) ', 16) .. '(.*)$'
 
 -- Makes a record of its text, or nil, and sets `unbelieved`.
@@ -33,7 +37,7 @@ local function record_of(key, account, text)
     text, at, place = rest, 1, tonumber(place)
     tag, tail, tail1, last = tonumber(tag), tonumber(tail), tonumber(tail1), tonumber(last)
   end
-  if not size or place > 3 or tag > MOST_STORED or #text < at - 1 + size or size == 0 then
+  if not size or place > 3 or not (tag >= 0 and tag < MOST_TAG) or #text < at - 1 + size or size == 0 then
     disbelieve(key, 'the account ' .. account, 'a text of another form', 'a record of an account')
     return nil
   end
@@ -101,10 +105,29 @@ local function save_account(keys, account, a)
   redis.call('HSET', keys[ACCOUNTS], account, text .. a.epoch .. a.rule)
 end
 
--- A glob of `*` and `?` as a pattern of Lua.
-local function glob(text)
-  text = string.gsub(text, '[%^%$%(%)%%%.%[%]%+%-]', '%%%0')
-  return '^' .. string.gsub(string.gsub(text, '%*', '.*'), '%?', '.') .. '$'
+-- Whether a name is one of a glob of `*` and `?`. Each part between two stars stands at the first place where it can,
+-- so that no glob takes long; a pattern of Lua with many stars would try each division of the name.
+local function is_of_glob(name, text)
+  local function plain(part)
+    return (string.gsub(string.gsub(part, '[%^%$%(%)%%%.%[%]%+%-]', '%%%0'), '%?', '.'))
+  end
+  local first, rest = string.match(text, '^([^*]*)(.*)$')
+  if rest == '' then
+    return string.find(name, '^' .. plain(first) .. '$') ~= nil
+  end
+  local middle, last = string.match(rest, '^(.*%*)([^*]*)$')
+  if #name < #first + #last or not string.find(name, '^' .. plain(first)) or not string.find(string.sub(name, #name - #last + 1), '^' .. plain(last) .. '$') then
+    return false
+  end
+  local at, limit = #first + 1, #name - #last
+  for part in string.gmatch(middle, '[^*]+') do
+    local from, to = string.find(name, plain(part), at)
+    if not from or to > limit then
+      return false
+    end
+    at = to + 1
+  end
+  return true
 end
 
 -- The patterns of rules, the most particular first, of their text in meta.
@@ -121,13 +144,10 @@ local function patterns_in(text)
   return found
 end
 
--- The name of the rule that holds for an account: its own, or the most particular pattern.
+-- The most particular pattern that an account matches, '' for none. Its own rule needs no search.
 local function rule_of(keys, account)
-  if redis.call('HEXISTS', keys[RULES], account) == 1 then
-    return account
-  end
   for _, pattern in ipairs(patterns_in(redis.call('HGET', keys[META], 'patterns') or '')) do
-    if string.find(account, glob(pattern)) then
+    if is_of_glob(account, pattern) then
       return pattern
     end
   end
@@ -138,7 +158,7 @@ end
 -- in us, most waiting messages, share of the lower priority in thousandths, 1 if paused; `-` if it does not say.
 local RULE = '^([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+)$'
 
--- The settings that hold for an account; what its own rule does not say, the rule `*` says.
+-- The settings that hold for an account.
 local function settings_of(keys, facts, account, a)
   if facts.rules == 0 then
     return { weight = 1000, burst = 1, lower = 100 }
@@ -146,19 +166,22 @@ local function settings_of(keys, facts, account, a)
   if a.version ~= facts.rules then
     a.rule, a.version = rule_of(keys, account), facts.rules
   end
-  local found = redis.call('HMGET', keys[RULES], a.rule, '*')
-  local said = {}
-  for i = 1, 2 do
+  -- What the account's own rule does not say, its pattern says, and then the default of all.
+  local names = { account, a.rule, '*' }
+  local found = redis.call('HMGET', keys[RULES], unpack(names))
+  local said, by = {}, ''
+  for i = 1, 3 do
     local parts = found[i] and { string.match(found[i], RULE) } or {}
     for j = 1, 8 do
       said[j] = said[j] or tonumber(parts[j])
     end
-    said[9] = said[9] or said[8] and (i == 1 and a.rule or '*')
+    by = by == '' and found[i] and names[i] or by
+    said[9] = said[9] or said[8] and names[i]
   end
   return {
     weight = math.max(1, said[1] or 1000), cap = said[2], period = said[3], burst = said[4] or 1,
     estimate = said[5], most = said[6], lower = said[7] or 100, is_paused = said[8] == 1,
-    paused_by = said[8] == 1 and said[9] or '',
+    paused_by = said[8] == 1 and said[9] or '', rule = by,
   }
 end
 
@@ -255,12 +278,22 @@ local function fact(keys, field, text, absent)
   return stored(keys[META], field, text, 0, MOST_STORED - 1)
 end
 
+-- The virtual time, of its text in meta.
+local function tag_of(keys, text)
+  local tag = tonumber(text)
+  if tag and tag >= 0 and tag < MOST_TAG then
+    return tag
+  end
+  disbelieve(keys[META], 'now', text, 'a virtual time')
+  return 0
+end
+
 -- The facts that the account functions need. found: the reply about meta; first: the place before `now`, `delivery`,
 -- `rules` and `look` in it.
 local function facts_of(keys, found, first, at)
   local text = found[first + 1] or time_again(keys)
   return {
-    now = fact(keys, 'now', text, 0),
+    now = tag_of(keys, text),
     -- No number of a delivery is used again, even if meta was lost.
     delivery = fact(keys, 'delivery', found[first + 2], at * 100),
     rules = fact(keys, 'rules', found[first + 3], 0),

@@ -44,7 +44,7 @@ for _, account in ipairs(names) do
     local m = text and parts_of_message(text)
     described[#described + 1] = {
       account, whole(a.tag), whole(a.estimate > 0 and a.estimate or s.estimate or FIRST_ESTIMATE), whole(a.waiting),
-      whole(a.flying), whole(a.delayed), a.place, redis.call('ZSCORE', KEYS[LIMITED], account) or '', a.rule,
+      whole(a.flying), whole(a.delayed), a.place, redis.call('ZSCORE', KEYS[LIMITED], account) or '', s.rule or '',
       whole(s.weight), s.cap and whole(s.cap) or '', s.period and whole(s.period) or '', whole(s.burst),
       s.most and whole(s.most) or '', s.is_paused and 1 or 0, s.paused_by or '', redis.call('ZRANK', KEYS[READY], account) or -1,
       m and whole(m.written) or '0',

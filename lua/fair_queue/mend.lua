@@ -11,7 +11,7 @@
 --@include rules
 --@include bounded
 local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
-local problem = refuse_facts(KEYS[META], found)
+local problem = refuse_facts(KEYS[META], found, ARGV[5] == '1')
 problem = problem or refuse_types(KEYS)
 if problem then
   return problem
@@ -78,8 +78,9 @@ function mend.accounts(account, text)
   local flying, tag_before = a.flying, a.tag
   local places = { [IS_READY] = READY, [IS_LIMITED] = LIMITED, [IS_IDLE] = IDLE }
   local is_lost = places[a.place] and not redis.call('ZSCORE', KEYS[places[a.place]], account)
-  if a.flying > 0 and redis.call('ZCARD', KEYS[LEASES]) == 0 and redis.call('HLEN', KEYS[HELD]) == 0 then
-    a.flying = 0
+  if a.flying > 0 then
+    -- No account has more in hand than there are deliveries.
+    a.flying = math.min(a.flying, math.max(redis.call('ZCARD', KEYS[LEASES]), redis.call('HLEN', KEYS[HELD])))
   end
   if a.delayed > 0 and redis.call('ZCARD', KEYS[PARKED]) == 0 then
     a.delayed = 0

@@ -31,6 +31,12 @@ local function refuse_facts(meta, facts, reads)
   end
 end
 
+-- Whether a queue has gone since the caller was here, and its namespace perhaps, without which no job finds it. mark: of
+-- the queue; is_placed: '1' if the caller has just seen that the namespace is there.
+local function is_gone(mark, is_placed)
+  return not mark and is_placed ~= '1'
+end
+
 -- Lets a full server run the rest of a script that makes room: it refuses most writes as a script's first one, and allows
 -- them behind a removal. No account has an empty name.
 local function begin_on_full(keys)

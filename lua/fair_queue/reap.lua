@@ -8,7 +8,7 @@
 -- Returns { lapsed, overdue, accounts, consumers, how many deliveries had lapsed, for how many ms the first one had }.
 --@include message
 local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
-local problem = refuse_facts(KEYS[META], found)
+local problem = refuse_facts(KEYS[META], found, ARGV[5] == '1')
 problem = problem or refuse_types(KEYS)
 if problem then
   return problem

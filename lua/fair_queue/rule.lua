@@ -3,14 +3,15 @@
 --   ARGV[1] mark
 --   ARGV[2] queue
 --   ARGV[3] ttl in ms
---   ARGV[4] pattern, '' to list
---   ARGV[5] the rule's text, '' to remove it
+--   ARGV[4] 1 if the caller has just seen that the namespace is there
+--   ARGV[5] pattern, '' to list
+--   ARGV[6] the rule's text, '' to remove it
 -- Returns the rules as { pattern, text, ... } to list; else { 1 if there was such a rule, how many rules there are };
--- { -1, ... } if there are too many: then nothing is changed.
+-- { -1, ... } if there are too many: then nothing is changed; -1 if the queue has gone since the caller was here.
 --@include rules
 local MOST_RULES, MOST_PATTERNS = 10000, 64
 local found = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace')
-local pattern, text = ARGV[4], ARGV[5]
+local pattern, text = ARGV[5], ARGV[6]
 local problem = refuse_facts(KEYS[META], found, pattern == '')
 local marked, alive
 if not problem and pattern ~= '' then
@@ -21,6 +22,9 @@ if problem then
 end
 if pattern == '' then
   return redis.call('HGETALL', KEYS[RULES])
+end
+if is_gone(found[1], ARGV[4]) then
+  return -1
 end
 local was = redis.call('HEXISTS', KEYS[RULES], pattern)
 local count = redis.call('HLEN', KEYS[RULES])

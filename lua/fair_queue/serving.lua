@@ -157,7 +157,7 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
               redis.call('ZADD', keys[LEASES], at + lease, id)
               save_delivery(keys, id, d)
               a.flying = a.flying + 1
-              a.tag = a.tag + math.max(1, math.floor(charge * 1000 / s.weight))
+              a.tag = a.tag + math.max(1, math.ceil(a.tag / 2251799813685248), math.floor(charge * 1000 / s.weight))
               if s.period then
                 a.allowed = math.max(a.allowed, at * 1000) + s.period
               end

@@ -3,11 +3,13 @@
 --   ARGV[1] mark
 --   ARGV[2] queue
 --   ARGV[3] ttl in ms
---   ARGV[4] 1 to notify
---   ARGV[5] 1 to check the keys' types
---   ARGV[6..] for each message: account, its text from the priority on, priority, delay in ms, deadline in ms or `+`
+--   ARGV[4] 1 if the caller has just seen that the namespace is there
+--   ARGV[5] 1 to notify
+--   ARGV[6] 1 to check the keys' types
+--   ARGV[7..] for each message: account, its text from the priority on, priority, delay in ms, deadline in ms or `+`
 --     and its time to live in ms or '', tracking id or '', dedupe key or '', the key's window in ms
 -- Returns the ids of the messages; of one that has the dedupe key of a message that is still there, that message's.
+-- Returns -1 if the queue has gone since the caller was here, and nothing is written; see is_gone().
 -- Returns { 0, account, how many wait, how many may } if an account is full: then nothing is written.
 --@include message
 local facts = redis.pcall('HMGET', KEYS[META], 'mark', 'namespace', 'now', 'delivery', 'rules', 'look')
@@ -16,19 +18,22 @@ local marked, alive
 if not problem then
   problem, marked, alive = refuse_place(facts[2])
 end
-if problem or ARGV[5] == '1' then
+if problem or ARGV[6] == '1' then
   --@include queue
   problem = problem or refuse_types(KEYS)
 end
 if problem then
   return problem
 end
+if is_gone(facts[1], ARGV[4]) then
+  return -1
+end
 local is_new = not (facts[1] and facts[3])
 local at = now()
 facts = facts_of(KEYS, facts, 2, at)
 -- First all is looked at, and then all is written.
 local accounts, ids, taken = {}, {}, {}
-for i = 6, #ARGV, 8 do
+for i = 7, #ARGV, 8 do
   local account, deduped = ARGV[i], ARGV[i + 6]
   local id, ends
   if deduped ~= '' then
@@ -64,7 +69,7 @@ if unbelieved then
   return unbelieved
 end
 local wakes = false
-for i = 6, #ARGV, 8 do
+for i = 7, #ARGV, 8 do
   if not ids[i] then
     local account, priority, delay = ARGV[i], ARGV[i + 2], tonumber(ARGV[i + 3])
     local deadline, tracked, deduped = ARGV[i + 4], ARGV[i + 5], ARGV[i + 6]
@@ -107,7 +112,7 @@ for i = 6, #ARGV, 8 do
   end
 end
 local made = {}
-for i = 6, #ARGV, 8 do
+for i = 7, #ARGV, 8 do
   made[#made + 1] = ids[ids[i]] or ids[i]
 end
 for account, known in pairs(accounts) do
@@ -122,7 +127,7 @@ end
 if is_new then
   redis.call('HSET', KEYS[META], 'mark', FAIR_VERSION, 'now', whole(facts.now))
 end
-if wakes and ARGV[4] == '1' then
+if wakes and ARGV[5] == '1' then
   notify(KEYS[NOTIFICATIONS], 'w')
 end
 keep_alive(marked, alive, 0, at)

@@ -129,7 +129,7 @@ def test_the_contracts_pass_under_the_rule(kind: str) -> None:
         also.append(f"{TESTS}/structures/test_access.py::{FULL}")
     if kind == "fair_queue":
         # Only a withdrawal removes a receipt.
-        also.append(f"{TESTS}/structures/fair_queue/test_grants.py::TestGivingBack")
+        also.append(f"{TESTS}/structures/fair_queue/test_giving_back.py::TestGivingBack")
     if kind == "shuffle_queue":
         # Only a read that comes a second time moves its group back, and only a withdrawal removes a
         # receipt.

@@ -476,7 +476,7 @@ class TestRules:
         states = {each.account: each for each in queue.accounts()}
         found = {name: (each.rule, each.weight) for name, each in states.items()}
         assert found == {
-            "bulk": ("bulk", 2.0),
+            "bulk": ("bulk", 4.0),
             "bulks": ("bu?k*", 4.0),
             "balk": ("b*", 3.0),
             "x": ("*", 2.0),
@@ -807,3 +807,23 @@ async def test_the_same_on_asyncio(any_server: AnyServer) -> None:
         assert await queue.read("c", block=0.01) is None
         assert await queue.delete() > 0
         await queue.aclose()
+
+
+def test_an_accounts_own_rule_adds_to_its_pattern(queue: FairQueue) -> None:
+    queue.set_rule("bulk-*", max_length=1, weight=2)
+    queue.set_rule("*", max_in_flight=3)
+    queue.set_rule("bulk-1", weight=5)
+    queue.write("bulk-1", {"n": 1})
+    state = queue.explain_wait("bulk-1").state
+    assert state is not None
+    assert (state.rule, state.weight) == ("bulk-1", 5.0)
+    assert (state.max_length, state.max_in_flight) == (1, 3)
+    queue.remove_rule("bulk-1")
+    # A pause is a rule of its own, and hides no other setting.
+    queue.pause("bulk-1")
+    with pytest.raises(QueueFull):
+        queue.write("bulk-1", {"n": 2})
+    assert queue.read("c") is None
+    queue.resume("bulk-1")
+    assert queue.rules().keys() == {"*", "bulk-*"}
+    assert queue.read("c") is not None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
-from support.any_server import AnyServer
-from support.fair_queues import drained, got, queue_on, reap
+from support.fair_queues import drained, queue_on, reap
 from support.faulty_server import FaultyServer
 from support.grants import every_async_cut, every_cancel, every_cut, every_opcode
 from support.patience import patient  # noqa: F401 - an autouse fixture
@@ -59,85 +57,6 @@ class AsWritten:
         for key, dump in self.keys.items():
             if dump is not None:
                 self.client.restore(key, 0, dump)
-
-
-class Repeating:
-    """A client that does something about each read of a fair queue; see the shuffle queue's."""
-
-    def __init__(self, client: Any, then: Callable[[tuple[Any, ...], Any], Any]) -> None:
-        self._send = client.execute_command
-        read = queue_on(client)._script("read").sha
-
-        def send(*words: Any, **options: Any) -> Any:
-            reply = self._send(*words, **options)
-            if words[0] == "EVALSHA" and words[1] == read:
-                reply = then(words, reply)
-            return reply
-
-        client.execute_command = send
-
-
-@pytest.mark.contract
-class TestTheSameReadAgain:
-    def test_it_is_answered_by_the_same_messages(self, any_server: AnyServer) -> None:
-        queue, client = filled(any_server.client()), any_server.client()
-        sent: list[int] = []
-
-        def again(words: tuple[Any, ...], _: Any) -> Any:
-            sent.append(1)
-            return repeating._send(*words)
-
-        repeating = Repeating(client, again)
-        mine = queue_on(client)
-        found = [got(mine.read("c")) for _ in range(3)]
-        found += mine.read_many("c", 2)
-        found += mine.read_many("c", 9)
-        assert sorted(int(each.fields[b"n"]) for each in found) == list(range(MESSAGES))
-        assert {each.attempts for each in found} == {1}
-        assert held(queue) == MESSAGES
-        assert mine.read("c") is None
-        assert len(sent) >= 5
-        assert mine.ack(*found) == MESSAGES
-
-    def test_an_exchange_counts_its_done_once(self, any_server: AnyServer) -> None:
-        queue, client = filled(any_server.client()), any_server.client()
-        repeating = Repeating(client, lambda words, _: repeating._send(*words))
-        mine = queue_on(client)
-        mine_now: list[Any] = []
-        for _ in range(MESSAGES):
-            result = mine.exchange(*mine_now, consumer="c")
-            assert result.done == len(mine_now)
-            mine_now = result.messages
-            assert (len(mine_now), held(queue)) == (1, 1)
-        last = mine.exchange(*mine_now, consumer="c")
-        assert (last.done, last.messages, queue.length()) == (1, [], 0)
-
-    def test_one_that_comes_late_is_granted_nothing(self, any_server: AnyServer) -> None:
-        queue, client = filled(any_server.client()), any_server.client()
-        commands: list[tuple[Any, ...]] = []
-        repeating = Repeating(client, lambda words, reply: (commands.append(words), reply)[1])
-        mine = queue_on(client)
-        found = [got(mine.read("c")) for _ in range(3)]
-        assert mine.ack(*found) == 3
-        for words in commands:
-            repeating._send(*words)
-            assert held(queue) == 0
-        assert {each.attempts for each in drained(mine)} == {1}
-
-    def test_what_has_gone_to_another_since_is_not_answered(self, any_server: AnyServer) -> None:
-        queue, client = filled(any_server.client()), any_server.client()
-        taken: list[str] = []
-
-        def meanwhile(words: tuple[Any, ...], reply: Any) -> Any:
-            if taken:
-                return reply
-            taken.append(got(queue_on(queue.client, 61_000).read("another")).id)
-            return repeating._send(*words)
-
-        repeating = Repeating(client, meanwhile)
-        message = got(queue_on(client).read("c"))
-        assert message.id not in taken
-        assert held(queue) == 2
 
 
 @pytest.mark.slow

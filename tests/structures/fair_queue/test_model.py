@@ -12,6 +12,8 @@ import pytest
 from support.fair_queues import drained, leftovers, mend, queue_on, reap
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import QueueFull
+from workstealing.jobs import FairQueueReaper
+from workstealing.recruiting.slice import Slice
 from workstealing.structures.fair_queue import FairMessage, NewMessage
 from workstealing.structures.fair_queue.names import PARTS
 
@@ -259,6 +261,7 @@ def test_whatever_happens_the_counts_are_right_and_nothing_is_lost(
     model.finish()
 
 
+@pytest.mark.contract
 def test_on_every_server(any_server: AnyServer) -> None:
     model = Model(any_server.client(), 99)
     for _ in range(60):
@@ -330,6 +333,20 @@ def test_after_the_loss_of_a_key_all_that_is_there_is_served_again(
     model.finish()
 
 
+def test_slots_of_deliveries_that_were_lost_are_free_again(redis7: RedisServer) -> None:
+    """A capped account had its slots taken for ever, as long as others were served."""
+    queue = queue_on(redis7.client())
+    queue.set_rule("a", max_in_flight=3)
+    for n in range(6):
+        queue.write("a", {"n": n})
+    assert len(drained(queue)) == 3
+    queue.client.delete(queue.keys.of("leases"), queue.keys.of("held"))
+    queue.write("other", {"n": 9})
+    assert len(drained(queue)) == 1
+    mend(queue)
+    assert len(drained(queue)) == 2
+
+
 @pytest.mark.parametrize("lost", ["meta", *PARTS])
 def test_after_the_loss_of_a_key_consumers_go_on(redis7: RedisServer, lost: str) -> None:
     """Reads, acks and writes alone, without a job, raise nothing and do not spin."""
@@ -353,3 +370,26 @@ def test_after_the_loss_of_a_key_consumers_go_on(redis7: RedisServer, lost: str)
         queue.peek(account)
         queue.purge(account)
         queue.explain_wait(account)
+
+
+@pytest.mark.parametrize("lost", ["meta", *PARTS])
+def test_the_job_repairs_it_within_some_slices(redis7: RedisServer, lost: str) -> None:
+    """It walks over one key at a slice; nothing spins, and it has an end."""
+    client = redis7.client()
+    queue = busy(client, random.Random(4))
+    client.delete(queue.keys.meta if lost == "meta" else queue.keys.of(lost))
+    kept = {each.decode() for each in client.hkeys(queue.keys.of("messages"))}
+    soon = queue_on(client, 1_000_000)
+    job = FairQueueReaper(soon, random=random.Random(5).random)
+    for _ in range(60):
+        job.perform(Slice(25, 60.0))
+    for pattern in soon.rules():
+        soon.remove_rule(pattern)
+    served = drained(soon, most=500)
+    assert {each.id for each in served} == kept
+    assert soon.ack(*served) == len(kept)
+    for _ in range(60):
+        job.perform(Slice(25, 60.0))
+    assert leftovers(soon).keys() <= ({"deadlines"} if lost == "messages" else set())
+    assert job.perform(Slice(25, 60.0)) == 0
+    assert job.backlog().count == 0

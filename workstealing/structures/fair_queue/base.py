@@ -14,6 +14,7 @@ from workstealing.structures.fair_queue.message import KeptMessage, unpacked
 from workstealing.structures.fair_queue.names import FairIndexNames, FairQueueNames
 from workstealing.structures.queue_place import PlacedQueue, QueuesOfNamespace
 
+_GONE = -1
 ANNOUNCE_SECONDS = 5.0
 """How often a consumer, or a writer, says that it is alive, which checks the keys too."""
 
@@ -75,6 +76,19 @@ class FairQueueBase(PlacedQueue):
             options=AS_BYTES,
             once=once,
         )
+
+    def _beginning(self, name: str, *args: Any, once: bool = False) -> Steps[Any]:
+        """Send a script that may begin the queue, and return its reply.
+
+        A queue that has gone since this process was here may have lost its namespace, too, without
+        which no job finds it: the script changes nothing then, and is sent again after a look.
+        """
+        is_placed = int(self._place is None)
+        reply = yield (yield from self._using(name, is_placed, *args, once=once))
+        if reply == _GONE:
+            self.forget()
+            reply = yield (yield from self._using(name, 1, *args, once=once))
+        return reply
 
     def _is_check_due(self) -> bool:
         """Whether the types of the keys are to be checked now; then they are taken for checked."""

@@ -272,7 +272,7 @@ class FairReading(FairWriting, FairSettling):
 
     def _announcing(self, consumer: str | bytes) -> Steps[None]:
         """Say that a consumer is alive; one round trip."""
-        yield (yield from self._using("announce", consumer))
+        yield from self._beginning("announce", consumer)
         if len(self._announced) >= CONSUMERS_KNOWN:
             # Consumers that still read are announced once more.
             self._announced.clear()

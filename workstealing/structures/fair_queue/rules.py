@@ -1,8 +1,8 @@
 """The rules of accounts: weights, caps, rates; and why an account waits.
 
-A rule holds for one account, or for all that a pattern matches. An account goes by its own rule, or
-else by the pattern with the most plain letters; the settings that this rule leaves out come from
-the rule ``*``. A change holds at once, for messages that wait already too.
+A rule holds for one account, or for all that a pattern matches. An account goes by its own rule.
+The settings that this rule leaves out come from the pattern with the most plain letters, and then
+from the rule ``*``. A change holds at once, for messages that wait already too.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class FairRuling(FairQueueBase):
         return self._setting(_checked_pattern(pattern), _checked(rule).text())
 
     def _setting(self, pattern: bytes, text: str) -> Steps[None]:
-        known, count = yield (yield from self._using("rule", pattern, text))
+        known, count = yield from self._beginning("rule", pattern, text)
         if known < 0:
             raise ConfigurationError(
                 f"the queue {self.name!r} has {int(count):,} rules: remove some; at most"
@@ -173,7 +173,7 @@ class FairRuling(FairQueueBase):
         return self._removing(_checked_pattern(pattern))
 
     def _removing(self, pattern: bytes) -> Steps[bool]:
-        known, _ = yield (yield from self._using("rule", pattern, ""))
+        known, _ = yield from self._beginning("rule", pattern, "")
         if known:
             yield from self._letting_in()
         return bool(known)
@@ -195,7 +195,7 @@ class FairRuling(FairQueueBase):
 
         Raises: LayoutError. One round trip.
         """
-        found = yield self._asking("rule", "", "", "", "", "")
+        found = yield self._asking("rule", "", "", "", "", "", "")
         return {
             as_text(pattern): _rule_of(self.keys.of("rules"), as_text(text))
             for pattern, text in zip(found[::2], found[1::2], strict=True)
@@ -226,7 +226,7 @@ class FairRuling(FairQueueBase):
         text = AccountRule(**{**settings, "paused": True if paused else None}).text()
         if set(text.split()) == {"-"}:
             text = ""
-        known_before, _ = yield (yield from self._using("rule", pattern, text))
+        known_before, _ = yield from self._beginning("rule", pattern, text)
         if known_before or text:
             yield from self._letting_in()
 

@@ -142,8 +142,8 @@ class FairWriting(FairQueueBase):
     def _writing_some(self, described: tuple[Any, ...], before: int = 0) -> Steps[list[str]]:
         check = int(self._is_check_due())
         try:
-            reply = yield (
-                yield from self._using("write", int(self.notify), check, *described, once=True)
+            reply = yield from self._beginning(
+                "write", int(self.notify), check, *described, once=True
             )
         except BaseException:
             self._checked = None

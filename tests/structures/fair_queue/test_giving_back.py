@@ -1,4 +1,4 @@
-"""Messages whose reader is interrupted, or whose reply is lost, are with nobody."""
+"""What a read was granted is given back by its receipt, and holds no slot; see `test_grants`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from support.fair_queues import got, leftovers
 from support.faulty_server import FaultyServer
 from support.grants import (
     eventually,
-    every_async_cut,
-    every_cancel,
     every_cut,
-    every_opcode,
     greenlets_killed,
     signals_at_random_moments,
 )
@@ -99,44 +96,6 @@ class Repeating:
 
 @pytest.mark.contract
 class TestTheSameReadAgain:
-    def test_it_is_answered_by_the_same_messages(self, any_server: AnyServer) -> None:
-        queue = filled(any_server.client())
-        client = any_server.client()
-        sent: list[int] = []
-
-        def again(words: tuple[Any, ...], _: Any) -> Any:
-            sent.append(1)
-            return repeating.again(words)
-
-        repeating = Repeating(client, again)
-        mine = queue_on(client)
-        found = [got(mine.read("c")) for _ in range(3)]
-        found += mine.read_many("c", 2)
-        found += mine.read_many("c", 9)
-        assert sorted(int(each.fields[b"n"]) for each in found) == list(range(MESSAGES))
-        assert pending(queue) == {each.id for each in found}
-        assert ({each.attempts for each in found}, slots(queue)) == ({1}, MESSAGES)
-        assert mine.read("c") is None
-        assert len(sent) > 5
-        assert mine.ack(*found) == MESSAGES
-        assert slots(queue) == 0
-
-    def test_an_exchange_too_and_what_is_done_is_done_once(self, any_server: AnyServer) -> None:
-        queue = filled(any_server.client())
-        client = any_server.client()
-        repeating = Repeating(client, lambda words, _: repeating.again(words))
-        mine = queue_on(client)
-        message, numbers, done = got(mine.read("c")), [], 0
-        while message:
-            numbers.append(int(message.fields[b"n"]))
-            exchanged = mine.exchange(message, consumer="c")
-            done += exchanged.done
-            assert len(exchanged.messages) <= 1
-            message = exchanged.messages[0] if exchanged.messages else None  # type: ignore[assignment]
-            assert slots(queue) == (message is not None)
-        assert (sorted(numbers), done) == (list(range(MESSAGES)), MESSAGES)
-        assert queue.length() == 0
-
     def test_a_lease_that_was_about_to_end_begins_again(self, any_server: AnyServer) -> None:
         queue = filled(any_server.client())
         client = any_server.client()
@@ -152,41 +111,6 @@ class TestTheSameReadAgain:
         now, micros = queue.client.time()
         (score,) = queue.client.zmscore(queue.keys.of("leases"), [message.id])
         assert score > now * 1000 + micros // 1000 + 500_000
-
-    def test_one_that_comes_late_is_granted_nothing(self, any_server: AnyServer) -> None:
-        queue = filled(any_server.client())
-        client = any_server.client()
-        commands: list[tuple[Any, ...]] = []
-        repeating = Repeating(client, lambda words, reply: (commands.append(words), reply)[1])
-        mine = queue_on(client)
-        found = [got(mine.read("c")) for _ in range(3)]
-        assert mine.ack(*found) == 3
-        for words in commands:
-            repeating.again(words)
-            assert (pending(queue), slots(queue)) == (set(), 0)
-        rest = [got(mine.read("c")) for _ in range(MESSAGES - 3)]
-        assert {each.attempts for each in rest} == {1}
-
-    def test_what_has_gone_to_another_since_is_not_answered(self, any_server: AnyServer) -> None:
-        queue = filled(any_server.client())
-        client = any_server.client()
-        taken: list[Any] = []
-
-        def meanwhile(words: tuple[Any, ...], reply: Any) -> Any:
-            if taken or not pending(queue):
-                return reply
-            # Its lease has lapsed, and somebody else has it, before the reply was there.
-            later = queue_on(queue.client, clock_shift_ms=3_600_000)
-            while not taken:
-                message = got(later.read("another"))
-                if message.attempts == 2:
-                    taken.append(message)
-            return repeating.again(words)
-
-        repeating = Repeating(client, meanwhile)
-        found = queue_on(client).read("c")
-        assert found is None or found.id != taken[0].id
-        assert queue.ack(*taken) == 1
 
 
 @pytest.mark.contract
@@ -285,40 +209,8 @@ def door(redis7: RedisServer) -> Iterator[FaultyServer]:
         yield door
 
 
-def three_and_more(client: Any) -> list[Any]:
-    queue = queue_on(client)
-    found = [queue.read("c") for _ in range(2)]
-    found += queue.exchange(consumer="c").messages
-    assert None not in found
-    return found + queue.read_many("c", MESSAGES)
-
-
 @pytest.mark.real
 class TestCutReplies:
-    def test_every_message_is_read_once(self, redis7: RedisServer, door: FaultyServer) -> None:
-        queue = filled(redis7.client())
-        seen = 0
-        for found in every_cut(door, three_and_more):
-            assert len({each.id for each in found}) == len(found) == MESSAGES, door.names()
-            assert {each.attempts for each in found} == {1}
-            assert len(pending(queue)) == slots(queue) == MESSAGES
-            as_written(queue)
-            seen += 1
-        assert seen > 5
-
-    async def test_on_an_asyncio_client(self, redis7: RedisServer, door: FaultyServer) -> None:
-        queue = filled(redis7.client())
-
-        async def read(client: Any) -> list[Any]:
-            mine = AsyncFairQueue(client, "q", lease=600)
-            found = [await mine.read("c") for _ in range(3)]
-            return found + await mine.read_many("c", MESSAGES)
-
-        async for found in every_async_cut(door, read):
-            assert len({each.id for each in found}) == len(found) == MESSAGES, door.names()
-            assert len(pending(queue)) == slots(queue) == MESSAGES
-            as_written(queue)
-
     def test_without_retries_they_are_given_back(
         self, redis7: RedisServer, door: FaultyServer
     ) -> None:
@@ -357,28 +249,6 @@ class TestCutReplies:
 
 @pytest.mark.real
 class TestCancelled:
-    async def test_at_every_await(self, redis7: RedisServer) -> None:
-        queue = filled(redis7.client())
-
-        async def read(client: Any) -> None:
-            mine = AsyncFairQueue(client, "q", lease=600)
-            had = []
-            try:
-                had.append(await mine.read("c"))
-                had.append(await mine.read("c"))
-                had += await mine.read_many("c", 2)
-            finally:
-                # What has come to its caller is the caller's.
-                queue.ack(*had)
-
-        def free() -> bool:
-            if pending(queue) or slots(queue):
-                return False
-            as_written(queue)
-            return all_back(queue)
-
-        await every_cancel(redis7, read, free, least=4)
-
     async def test_while_the_request_is_under_way(self, redis7: RedisServer) -> None:
         queue = filled(redis7.client())
         with DelayingRelay(redis7.port) as relay:
@@ -408,35 +278,6 @@ class TestCancelled:
             await mine.aclose()
         calls = watching.info("commandstats")
         assert not {"cmdstat_eval", "cmdstat_evalsha"} & set(calls)
-
-
-@pytest.mark.real
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["read", "read_many", "exchange"])
-def test_interrupted_at_every_opcode(redis7: RedisServer, how: str) -> None:
-    queue = filled(redis7.client())
-    mine = queue_on(redis7.client())
-    assert mine.read("c") is not None
-    as_written(queue)
-    client = queue.client
-    before = {key: client.dump(key) for key in client.keys("q/fair/*") if b"/read." not in key}
-
-    def call() -> None:
-        if how == "read":
-            mine.read("c")
-        elif how == "read_many":
-            mine.read_many("c", 3)
-        else:
-            mine.exchange(consumer="c", n=2)
-        # What has come to its caller is the caller's. None of the package's opcodes restores it.
-        client.delete(*client.keys("q/fair/*"))
-        for key, dumped in before.items():
-            client.restore(key, 0, dumped)
-
-    def free() -> bool:
-        return not pending(queue) and not slots(queue) and all_back(queue)
-
-    every_opcode(call, free)
 
 
 @pytest.mark.real
