@@ -18,6 +18,7 @@ from workstealing import Recruiter, connect
 from workstealing.dashboard.security import counted_by_fleet
 from workstealing.jobs import (
     AdoptHashes,
+    FairQueueReaper,
     HashFieldExpiry,
     NativeFieldAudit,
     QueueExpiry,
@@ -364,6 +365,16 @@ class TestUnderThePrintedLine:
         # The receipt of the read ends by its own time to live.
         admin = redis7.client()
         assert [key for key in admin.keys("orders*") if admin.pttl(key) == -1] == []
+
+    def test_a_fair_queue_in_the_namespace_that_it_has_by_default(
+        self, command: Any, redis7: RedisServer
+    ) -> None:
+        arguments = ("--job", "fair_queue_reaper", "--name", "orders")
+        with self.printed(command, redis7, *arguments) as client:
+            queue = FairQueue(client, "orders")
+            queue.write("a", {"n": 1})
+            assert queue.ack(queue.read("w")) == 1
+            assert FairQueueReaper(queue).perform(Slice(25, 10.0)) >= 0
 
     def test_a_job_of_rules_removes_and_brings_back(
         self, command: Any, redis7: RedisServer

@@ -21,7 +21,7 @@ def test_rules_are_set_shown_and_removed(
     command: Any, redis7: RedisServer, queue: FairQueue
 ) -> None:
     here = ("--url", redis7.url)
-    assert "no such rule" in command("queue", "rule", "jobs", *here)
+    assert "no rules" in command("queue", "rule", "jobs", *here)
     said = command("queue", "rule", "jobs", "bulk*", "--max-in-flight", "2", *here)
     assert "bulk*" in said
     # A setting that is not given stays.

@@ -24,7 +24,6 @@ others. Give --keys for each pattern of keys of your own in VolatileHashes and D
 application's own commands are for you to add.
 """
 _USERS_KEYS = "*"
-_QUEUES = "shuffle_queues"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--namespace",
-        default=_QUEUES,
-        help="the namespace of a shuffle_queue (default: %(default)s)",
+        help="the namespace of a shuffle_queue or a fair_queue (default: shuffle_queues,"
+        " fair_queues)",
     )
     parser.add_argument(
         "--keys",
@@ -221,7 +220,8 @@ def _named(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield {
             "kind": kind,
             "name": "default" if options.name is None else options.name,
-            "namespace": options.namespace,
+            # By default queues lie in the namespace that has their kind's name.
+            "namespace": options.namespace or f"{kind.replace(' ', '_')}s",
             "access": access.plus(MOVING) if options.fleet and kind in ON_FLEETS else access,
             "is_native": is_native,
         }

@@ -50,7 +50,8 @@ def ask(  # noqa: PLR0917 - as the fields of `Wait`
     failed: list[Exception] = []
     try:
         limit = seconds + MARGIN_SECONDS
-        with job_client.connection(job_client.node_of(slot)) as connection:
+        node = job_client.node_of(slot)
+        with job_client.connection(node) as connection, connection.untimed():
             budget = Budget.whole(limit)
             if look is None or _is_fake(connection):
                 (reply,) = connection.call([_within(command, seconds, look, pause)], budget)

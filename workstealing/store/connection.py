@@ -171,6 +171,18 @@ class OneAttempt(AbstractConnection):
         # The parser has kept the form in which it was to read.
         self._parser.on_connect(self)
 
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """Let the replies inside the block say nothing of the length of a round trip.
+
+        The reply to a command that blocks waits for another client, not for the server.
+        """
+        known, self.trip = self.trip, RoundTripTime()
+        try:
+            yield
+        finally:
+            self.trip = known
+
     def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
         """Send the commands in one write and read as many replies, once.
 

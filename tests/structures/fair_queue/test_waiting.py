@@ -12,6 +12,7 @@ import pytest
 from support.fair_queues import drained, got, queue_on, reap
 from support.patience import GUARD_SECONDS, ROUNDING_SECONDS
 from support.servers import AnyServer, RedisServer, wait_until
+from workstealing.jobs import FairQueueReaper
 from workstealing.structures.fair_queue import AsyncFairQueue, FairMessage, FairQueue, NewMessage
 
 # Far beyond what a busy machine may take, far below the block.
@@ -390,3 +391,11 @@ def test_what_has_no_turn_lets_its_readers_sleep(
     with pytest.raises(TimeoutError):
         queue.read("c", block=BLOCK_SECONDS)
     assert 20 < waits[0] <= BLOCK_SECONDS
+
+
+def test_a_wait_says_nothing_of_the_length_of_a_round_trip(redis7: RedisServer) -> None:
+    # Or slices take the server for distant, and end before they begin.
+    queue = FairQueue(redis7.client(), "q")
+    job = FairQueueReaper(queue)
+    assert queue.read("w", block=0.05) is None
+    assert job.dependency.round_trip() is None

@@ -13,6 +13,7 @@ import redis
 
 from support.patience import GUARD_SECONDS, ROUNDING_SECONDS
 from support.servers import AnyServer, RedisServer, wait_until
+from workstealing.jobs import ShuffleQueueReaper
 from workstealing.structures import AsyncShuffleQueue, Message, ShuffleQueue
 from workstealing.structures.shuffle_queue import reading
 
@@ -354,3 +355,11 @@ def test_what_a_notification_names_is_read_from_any_reply_and_never_trusted() ->
         assert reading.woken_by(keys, [[keys.notifications, [[b"1-0", [b"s", number]]]]]) is None
     for reply in (None, [], {}, [[keys.notifications, []]], [[keys.notifications, [[b"1-0", []]]]]):
         assert reading.woken_by(keys, reply) is None
+
+
+def test_a_wait_says_nothing_of_the_length_of_a_round_trip(redis7: RedisServer) -> None:
+    # Or slices take the server for distant, and end before they begin.
+    queue = ShuffleQueue(redis7.client(), "q")
+    job = ShuffleQueueReaper(queue)
+    assert queue.read("g", "w", block=0.05) is None
+    assert job.dependency.round_trip() is None

@@ -121,7 +121,7 @@ def _show(queue: FairQueue, options: argparse.Namespace, rules: dict[str, Accoun
         for name, rule in sorted(rules.items())
     ]
     columns = ("account", *(each.replace("_", " ") for each in names))
-    head = f"rules of FairQueue {queue.name}" if rows else f"FairQueue {queue.name}: no such rule"
+    head = f"rules of FairQueue {queue.name}" if rows else f"FairQueue {queue.name}: no rules"
     say((Picture(head, columns, rows) if rows else Picture(head)).text() + "\n")
 
 
