@@ -532,6 +532,7 @@ def sweeper(client: Any) -> Any:
 BACKLOGS: dict[str, Made] = {
     "AdoptHashes": adopting,
     "CeleryLeftovers": jobs.CeleryLeftovers,
+    "FairQueueReaper": lambda client: jobs.FairQueueReaper(FairQueue(client, "q")),
     "FamilyLeftovers": lambda client: jobs.FamilyLeftovers(client, "old:*", 60),
     "FeastLeftovers": lambda client: jobs.FeastLeftovers(client, "p", {"v": (["f"], 60)}),
     "FleetRebalance": lambda client: jobs.FleetRebalance(hashes(Fleet({"a": client})), None),
