@@ -316,8 +316,8 @@ def _reason(account: str, state: AccountState | None, ready: int) -> str:
     cap = state.max_in_flight
     if cap is not None and state.in_flight >= cap:
         return (
-            f"{said} has as many messages in hand as it may, because its cap is {cap:,}: it waits for"
-            " an ack, or for the end of a lease"
+            f"{said} has as many messages in hand as it may, because its cap is {cap:,}: it waits"
+            " for an ack, or for the end of a lease"
         )
     if state.served_in_seconds:
         rate = f"{state.rate:g} a second" if state.rate else "its rate"
