@@ -60,8 +60,8 @@ def test_a_slice_finds_the_last_item_and_then_nothing() -> None:
 def test_the_commands_are_those_that_a_server_counts(
     fields: int, limit: int, counted: float
 ) -> None:
-    """The figures are those of the table in docs/volatile_hashes.md, over a thousand hashes."""
-    assert f"{counted:.1f}" in (DOCS / "volatile_hashes.md").read_text(encoding="utf-8")
+    """The figures are those of docs/jobs/hash_field_expiry.md, over a thousand hashes."""
+    assert f"{counted:.1f}" in (DOCS / "jobs" / "hash_field_expiry.md").read_text(encoding="utf-8")
     garbage = Garbage(Steps(1000.0 * fields, [(1, 0.0)]), fields, Random(3))
     garbage.arrive(2.0)
     items = operations = 0

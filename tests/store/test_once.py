@@ -164,12 +164,12 @@ OTHERS: dict[str, tuple[Callable[[Any], Callable[[], Any]], Callable[[Any], Any]
     "write to a fair queue": (
         lambda c: partial(FairQueue(c, "n").write, "t", {"a": 1}),
         lambda c: c.hlen("n/fair/{n}/messages"),
-        1,
+        3,
     ),
     "write_many": (
         lambda c: partial(FairQueue(c, "n").write_many, [NewMessage("t", {"a": 1})]),
         lambda c: c.hlen("n/fair/{n}/messages"),
-        1,
+        3,
     ),
     "write": (
         lambda c: partial(ShuffleQueue(c, "n").write, "t", {"a": 1}),
@@ -189,7 +189,8 @@ def test_other_structures(redis7: RedisServer, name: str) -> None:
         call = make(client)
         call()
         for key in direct.scan_iter():
-            if b"layout" not in key:
+            # A fair queue that has gone is not written at once, but looked at.
+            if b"layout" not in key and b"fair" not in key:
                 direct.delete(key)
         _cut_next(between)
         with pytest.raises(redis.ConnectionError, match=UNKNOWN):

@@ -103,7 +103,7 @@ def shuffle_queue(client: redis.Redis) -> Operations:
     """Return all operations of a shuffle queue and its jobs, each with a queue of its own."""
 
     def queue() -> Any:
-        return ShuffleQueue(client, "q", 4, 2)
+        return ShuffleQueue(client, "q", 4, 2, max_attempts=2)
 
     def settle(how: Callable[[Any, Any], object]) -> Callable[[], object]:
         def run() -> object:
@@ -129,7 +129,7 @@ def shuffle_queue(client: redis.Redis) -> Operations:
     def reaper(**options: Any) -> Any:
         return ShuffleQueueReaper(
             queue(),
-            **{"lease": 0.001, "consumer_idle": 0.001, "max_attempts": 2, **options},
+            **{"lease": 0.001, "consumer_idle": 0.001, **options},
             random=chance(),
         )
 

@@ -449,14 +449,15 @@ class KilledUpgrade:
             with contextlib.suppress(Aborted):
                 sharded.resize(goal, limit=5)
             assert self._placed() == self.members
-        queue = ShuffleQueue(self.client, "queue", streams=8)
-        options: Any = {"lease": 0.001, "consumer_idle": 0.001, "max_attempts": 10**6}
+        queue = ShuffleQueue(self.client, "queue", streams=8, max_attempts=10**6)
+        options: Any = {"lease": 0.001, "consumer_idle": 0.001}
         ShuffleQueueReaper(queue, random=self.draw.random, **options).perform(Slice(25, 60.0))
 
     def end(self) -> None:
         """Read what is left, by this release; nothing has been lost."""
-        queue, found = ShuffleQueue(self.client, "queue", streams=8), set[int]()
-        options: Any = {"lease": 0.001, "consumer_idle": 0.001, "max_attempts": 10**6}
+        queue = ShuffleQueue(self.client, "queue", streams=8, max_attempts=10**6)
+        found = set[int]()
+        options: Any = {"lease": 0.001, "consumer_idle": 0.001}
         job, idle = ShuffleQueueReaper(queue, random=self.draw.random, **options), 0
         while idle < 40:
             handled = job.perform(Slice(25, 60.0))

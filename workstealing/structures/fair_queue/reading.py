@@ -111,7 +111,10 @@ class FairReading(FairWriting, FairSettling):
 
         Arguments:
             done: up to 100.
-            consumer, n (1 to 100), block, same_account: as of `read_many`.
+            consumer: as of `read`.
+            n: 1 to 100.
+            block: as of `read`.
+            same_account: as of `read_many`.
 
         Returns: an `Exchanged`. Raises: as `read`. If the call is interrupted, nobody knows whether
         the messages were done; those that were read are given back.

@@ -140,8 +140,15 @@ class FairRuling(FairQueueBase):
         Arguments:
             pattern: an account; or a pattern with ``*`` for any letters and ``?`` for one;
                 ``*`` alone is the default of all.
-            weight, max_in_flight, rate, burst, estimate, max_length, lower, paused: as of
-                `AccountRule`.
+            weight: its share of turns and of time beside others, 0.001 to 1,000,000.
+            max_in_flight: how many of its messages may be in hand at once.
+            rate: how many a second may be delivered.
+            burst: how many at once after a pause.
+            estimate: the work that a message is taken for before any was done, in seconds or a
+                timedelta.
+            max_length: how many messages may wait.
+            lower: the share of turns of priority 0 while some of priority 1 wait, 0 to 1.
+            paused: whether nothing is delivered.
 
         The rule replaces one of the same pattern as a whole. It holds at once. Raises:
         ConfigurationError; LayoutError. One round trip, and one for each 100 accounts. A process

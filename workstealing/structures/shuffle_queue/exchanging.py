@@ -40,7 +40,11 @@ class Exchanging(ReadingMessages, Settling):
 
         Arguments:
             done: up to 100, as of `ack`, of any group.
-            group, consumer, n (1 to 100), block, prefer_stream: as of `read_many`.
+            group: as of `read`.
+            consumer: as of `read`.
+            n: 1 to 100.
+            block: as of `read`.
+            prefer_stream: as of `read`.
 
         Returns: an `Exchanged`; its `done` counts the messages that were still pending. Raises: as
         `read`. One round trip where `read` has one, before a wait too; the commands of `ack` and of
