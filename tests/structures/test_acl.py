@@ -63,7 +63,8 @@ RUNS = {
     ),
     "shuffle_queue": (
         *(f"structures/shuffle_queue/test_{each}.py" for each in ("contract", "waiting", "stats")),
-        *("jobs/shuffle_queue_reaper", "jobs/queue_expiry"),
+        "jobs/shuffle_queue_reaper",
+        *(f"jobs/queue_expiry/test_{each}.py" for each in ("expiry", "kept")),
     ),
     "fair_queue": (
         "structures/fair_queue/test_contract.py",
