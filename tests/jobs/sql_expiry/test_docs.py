@@ -62,6 +62,8 @@ def test_the_rights_that_the_page_names_are_enough(postgres: PostgresServer) -> 
             "CREATE INDEX ON invitations (ends)",
             "INSERT INTO invitations VALUES (1, now() - interval '1 hour')",
             "CREATE ROLE expirer LOGIN",
+            # A schema that another test has made anew is not everybody's.
+            "GRANT USAGE ON SCHEMA public TO expirer",
             "GRANT SELECT ON invitations TO expirer",
         ):
             connection.exec_driver_sql(line)
@@ -80,5 +82,6 @@ def test_the_rights_that_the_page_names_are_enough(postgres: PostgresServer) -> 
     engine.dispose()
     with postgres.engine().begin() as connection:
         connection.exec_driver_sql("DROP TABLE invitations")
+        connection.exec_driver_sql("DROP OWNED BY expirer")
         connection.exec_driver_sql("DROP ROLE expirer")
     assert done == [1, "refused", 1]
