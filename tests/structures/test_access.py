@@ -98,6 +98,7 @@ SENDERS: dict[str, tuple[Access, ...]] = {
     "structures/sharded_ick": (ACCESS["sharded Ick"],),
     "structures/shuffle_queue": (ACCESS["shuffle queue"],),
     "structures/fair_queue": (ACCESS["fair queue"],),
+    "structures/queue_place.py": (ACCESS["fair queue"], ACCESS["shuffle queue"]),
     "structures/time_shard_queue": (ACCESS["time shard queue"],),
     "structures/log": (ACCESS["log"],),
     "structures/on_fleet.py": (MOVING,),

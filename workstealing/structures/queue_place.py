@@ -6,9 +6,8 @@ Shuffle queues and fair queues have it alike, and so have their scripts: see
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,10 +17,10 @@ from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.store.job_client import is_async, is_cluster
 from workstealing.store.keys import SLOTS, to_bytes
-from workstealing.store.operations import Operation, Steps
+from workstealing.store.operations import AS_BYTES, Operation, Steps, command
 from workstealing.store.scripts import Script, load
 from workstealing.store.valkey_clients import redis_client
-from workstealing.structures.layout import NamesBeside
+from workstealing.structures.layout import NamesBeside, as_text
 from workstealing.structures.namespace import (
     INDEX_SHARDS_OF_A_SERVER,
     Names,
@@ -30,6 +29,8 @@ from workstealing.structures.namespace import (
     open_layout,
     register_shards,
 )
+from workstealing.structures.stored import holding_ours
+from workstealing.structures.structure import FAULT, Check
 
 MESSAGES_A_SCRIPT = 100
 """The most messages that one script writes, reads, settles, recovers, revives or lists.
@@ -165,6 +166,28 @@ class PlacedQueue(Namespaced[Any]):
         """Return this process's own clock in seconds, for waits and announcements."""
         return time.monotonic()
 
+    def _place_checks(self, version: str, look: Callable[[], Steps[Any]]) -> Steps[Sequence[Check]]:
+        """Say whether the namespace and the queue exist, and belong together.
+
+        Arguments:
+            version: of the queue's layout in this release.
+            look: makes the steps of a script, which knows the rule of versions, and refuses what
+                this release cannot read.
+        """
+        checks = yield from self.idle.namespace(self.client, self.namespace).check_steps()
+        with holding_ours(self.keys.meta):
+            reply = yield command("HMGET", self.keys.meta, "mark", "namespace", options=AS_BYTES)
+        mark, namespace = (None if each is None else as_text(each) for each in reply)
+        if mark not in (None, version):
+            yield from look()
+        if namespace not in (None, self.namespace):
+            said = (
+                f"queue {self.name}: belongs to the namespace {namespace}, and this process says"
+                f" {self.namespace}"
+            )
+            return (Check("", FAULT, said),)
+        return checks
+
 
 class QueuesOfNamespace(NamespaceStructure[Any]):
     """All queues of one kind in one namespace, as one structure: `QueueExpiry` keeps it clean.
@@ -220,11 +243,3 @@ class Patience:
             # The server's clock has whole milliseconds.
             wait = min(wait, (wait_ms + 1) / 1000)
         return wait
-
-
-_GLOB = re.compile(r"[*?]")
-
-
-def is_pattern(text: str | bytes) -> bool:
-    """Whether a text is a pattern of names, and not one name."""
-    return bool(_GLOB.search(text if isinstance(text, str) else text.decode(errors="replace")))

@@ -9,7 +9,7 @@ from typing import Any
 from workstealing.cli.arguments import FAIR
 from workstealing.cli.output import Picture, list_picture, listed
 from workstealing.cli.queue.kind import LEASE, LISTED, Draft, InHand, OpenQueue
-from workstealing.cli.queue.shuffle import FIELD, SHARES, TENANT, body_of
+from workstealing.cli.queue.shuffle import FIELD, SHARES, TENANT, in_hand
 from workstealing.clock import spell
 from workstealing.recruiting import Job
 from workstealing.structures import FairQueue
@@ -106,16 +106,7 @@ class OpenFairQueue(OpenQueue):
     def take(self, seconds: float) -> InHand | None:
         """Read a message, and wait for one; see `OpenQueue`."""
         message = self._queue.read(self._options.consumer, block=seconds)
-        if message is None:
-            return None
-        return InHand(
-            message.id,
-            body_of(message.fields),
-            message.tenant,
-            message.attempts,
-            message.pickup_delay_ms / 1000,
-            message,
-        )
+        return in_hand(message)
 
     def finish(self, message: InHand) -> bool:
         """Acknowledge a message; see `OpenQueue`."""

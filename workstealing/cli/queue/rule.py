@@ -13,8 +13,7 @@ from workstealing.cli.output import Picture, add_json_option, print_json, printa
 from workstealing.errors import ConfigurationError
 from workstealing.structures import FairQueue
 from workstealing.structures.fair_queue.names import FairQueueNames
-from workstealing.structures.fair_queue.rules import AccountRule, is_said, settings_of
-from workstealing.structures.queue_place import is_pattern
+from workstealing.structures.fair_queue.rules import AccountRule, is_pattern, is_said, settings_of
 
 FAILED = 1
 DESCRIPTION = """\

@@ -13,7 +13,7 @@ from workstealing.cli.queue.kind import LEASE, LISTED, MOST_MESSAGES, Draft, InH
 from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Job
-from workstealing.structures import ShuffleQueue
+from workstealing.structures import Message, ShuffleQueue
 from workstealing.structures.layout import as_text
 from workstealing.structures.shuffle_queue.names import QueueNames
 from workstealing.structures.shuffle_queue.stats import percentile
@@ -112,16 +112,7 @@ class OpenShuffleQueue(OpenQueue):
     def take(self, seconds: float) -> InHand | None:
         """Read a message, and wait for one; see `OpenQueue`."""
         message = self._queue.read(self._group, self._options.consumer, block=seconds)
-        if message is None:
-            return None
-        return InHand(
-            message.id,
-            body_of(message.fields),
-            message.tenant,
-            message.attempts,
-            message.pickup_delay_ms / 1000,
-            message,
-        )
+        return in_hand(message)
 
     def finish(self, message: InHand) -> bool:
         """Acknowledge a message; see `OpenQueue`."""
@@ -154,6 +145,20 @@ class OpenShuffleQueue(OpenQueue):
     def _group(self) -> str:
         group: str | None = self._options.group
         return GROUP if group is None else group
+
+
+def in_hand(message: Message | None) -> InHand | None:
+    """Return a delivered message as the tools have it; None for none."""
+    if message is None:
+        return None
+    return InHand(
+        message.id,
+        body_of(message.fields),
+        message.tenant,
+        message.attempts,
+        message.pickup_delay_ms / 1000,
+        message,
+    )
 
 
 def body_of(fields: dict[Any, Any]) -> str:

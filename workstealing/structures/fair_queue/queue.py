@@ -7,7 +7,6 @@ from typing import Any
 
 from workstealing.store.grants import AsynchronousAsks, BlockingAsks
 from workstealing.store.operations import (
-    AS_BYTES,
     AsynchronousWaiting,
     BlockingWaiting,
     Operation,
@@ -25,11 +24,9 @@ from workstealing.structures.fair_queue.reading import FairReading
 from workstealing.structures.fair_queue.settling import FairSettling
 from workstealing.structures.fair_queue.stats import FairDescribing
 from workstealing.structures.fair_queue.writing import FairWriting
-from workstealing.structures.layout import as_text
 from workstealing.structures.queue_place import Deleted, IdleQueues
 from workstealing.structures.stored import holding_ours
 from workstealing.structures.structure import (
-    FAULT,
     Check,
     DeadItem,
     DeadLetters,
@@ -126,21 +123,10 @@ class _FairOperations(FairReading, FairDescribing, FairDeleting, Structure):
 
     def check_steps(self) -> Steps[Sequence[Check]]:
         """Say whether the namespace and the queue exist, and belong together."""
-        checks = yield from FairQueueNamespace(self.client, self.namespace).check_steps()
-        keys = self.keys
-        with holding_ours(keys.meta):
-            reply = yield command("HMGET", keys.meta, "mark", "namespace", options=AS_BYTES)
-        mark, namespace = (None if each is None else as_text(each) for each in reply)
-        if mark not in (None, FAIR_VERSION):
-            # A script knows the rule of versions, and refuses what this release cannot read.
-            yield self._asking("stats", 0, "mark")
-        if namespace not in (None, self.namespace):
-            said = (
-                f"queue {self.name}: belongs to the namespace {namespace}, and this process says"
-                f" {self.namespace}"
-            )
-            return (Check("", FAULT, said),)
-        return checks
+        return self._place_checks(FAIR_VERSION, self._looking_at_facts)
+
+    def _looking_at_facts(self) -> Steps[Any]:
+        return (yield self._asking("stats", 0, "mark"))
 
 
 class _FairDead(DeadLetters):

@@ -16,7 +16,7 @@ from workstealing.recruiting.checks import checked_count
 from workstealing.store.operations import Steps, operation
 from workstealing.structures.fair_queue.base import FairQueueBase, checked_account
 from workstealing.structures.layout import as_text
-from workstealing.structures.queue_place import MESSAGES_A_SCRIPT, is_pattern
+from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
 from workstealing.structures.stored import MOST_STORED, unbelieved
 
 ALL = "*"
@@ -399,6 +399,12 @@ def _rule_of(key: bytes, text: str) -> AccountRule:
         lower=None if lower is None else lower / _THOUSAND,
         paused=None if paused is None else bool(paused),
     )
+
+
+def is_pattern(name: str | bytes) -> bool:
+    """Whether a rule's name stands for many accounts; ``lua/fair_queue/account.lua`` matches it."""
+    text = name.decode(errors="replace") if isinstance(name, bytes) else name
+    return "*" in text or "?" in text
 
 
 def is_said(rule: AccountRule) -> bool:

@@ -16,7 +16,6 @@ from typing import Any
 from workstealing.store.grants import AsynchronousAsks, BlockingAsks
 from workstealing.store.keys import to_bytes
 from workstealing.store.operations import (
-    AS_BYTES,
     AsynchronousWaiting,
     BlockingWaiting,
     Operation,
@@ -27,7 +26,6 @@ from workstealing.store.operations import (
 from workstealing.store.paging import Page
 from workstealing.store.scripts import load
 from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
-from workstealing.structures.layout import as_text
 from workstealing.structures.queue_place import KEYS_A_SCRIPT, Deleted, IdleQueues
 from workstealing.structures.shuffle_queue.base import QueueBase, QueueNamespace
 from workstealing.structures.shuffle_queue.exchanging import Exchanging
@@ -36,7 +34,7 @@ from workstealing.structures.shuffle_queue.settling import DeadMessage, Settling
 from workstealing.structures.shuffle_queue.stats import Describing
 from workstealing.structures.shuffle_queue.writing import Writing
 from workstealing.structures.stored import holding_ours, stored_number
-from workstealing.structures.structure import FAULT, Check, DeadItem, DeadLetters, Structure
+from workstealing.structures.structure import Check, DeadItem, DeadLetters, Structure
 
 LOOK_AGAIN_MS = 24 * 3600 * 1000
 """When the expiry looks again at an idle queue that it keeps for its dead messages."""
@@ -198,22 +196,7 @@ class _Operations(Writing, Exchanging, Describing, Deleting, Structure):
 
     def check_steps(self) -> Steps[Sequence[Check]]:
         """Say whether the namespace and the queue exist, and belong together."""
-        checks = yield from QueueNamespace(self.client, self.namespace).check_steps()
-        keys = self.keys
-        with holding_ours(keys.meta):
-            reply = yield command("HMGET", keys.meta, "mark", "namespace", options=AS_BYTES)
-        mark, namespace = (None if each is None else as_text(each) for each in reply)
-        named = f"queue {self.name}"
-        if mark not in (None, QUEUE_VERSION):
-            # A script knows the rule of versions, and refuses what this release cannot read.
-            yield from Writing.groups.steps(self)
-        if namespace not in (None, self.namespace):
-            said = (
-                f"{named}: belongs to the namespace {namespace}, and this process says"
-                f" {self.namespace}"
-            )
-            return (Check("", FAULT, said),)
-        return checks
+        return self._place_checks(QUEUE_VERSION, lambda: Writing.groups.steps(self))
 
 
 @dataclass(slots=True)
