@@ -21,7 +21,7 @@ from workstealing.errors import LayoutError
 from workstealing.recruiting.checks import checked_count
 from workstealing.store.blocking import block_ms
 from workstealing.store.grants import AskedReads, Asking, Receipts, asks
-from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait
+from workstealing.store.operations import Steps, Wait
 from workstealing.structures.fair_queue.base import ANNOUNCE_SECONDS
 from workstealing.structures.fair_queue.message import FairMessage, SharedTime
 from workstealing.structures.fair_queue.settling import FairSettling, described
@@ -154,11 +154,7 @@ class FairReading(FairWriting, FairSettling):
     def _giving_back(self, asked: AskedReads) -> Steps[None]:
         """Give back what the reads of a call were granted, by their receipts; one round trip."""
         operations = [
-            Operation(
-                self._script("withdraw"),
-                (*self.all_keys(), receipt.key),
-                (receipt.number, int(self.notify)),
-            )
+            self._asking("withdraw", receipt.number, int(self.notify), receipt.key)
             for receipt, _ in asked.open()
         ]
         if operations:
@@ -238,14 +234,10 @@ class FairReading(FairWriting, FairSettling):
         done = 0
         while True:
             receipt = asked.ask((0,))
-            reply = yield Operation(
-                self._script("read"),
-                (*self.all_keys(), receipt.key),
-                (
-                    *(consumer, receipt.number, n, self.lease_ms, self.max_attempts),
-                    *(int(same_account), int(self.notify), *settled),
-                ),
-                options=AS_BYTES,
+            reply = yield self._asking(
+                "read",
+                *(consumer, receipt.number, receipt.key, n, self.lease_ms, self.max_attempts),
+                *(int(same_account), int(self.notify), *settled),
             )
             kind, now, count, *rest = reply
             done, settled = done + int(count), ()
