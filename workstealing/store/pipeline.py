@@ -97,7 +97,7 @@ class Pipeline(Queued):
     taken.
     """
 
-    _asked: AskedTogether | None = None
+    _together: AskedTogether | None = None
 
     def __init__(self, client: Any, transaction: bool) -> None:
         self._client = client
@@ -137,7 +137,7 @@ class Pipeline(Queued):
         taken = copy(self)
         self.reset()
         steps = taken._execution(raise_on_error)  # noqa: SLF001 - its own, as are the others
-        return Asking(steps, taken._giving_back, taken._asked)  # noqa: SLF001
+        return Asking(steps, taken._giving_back, taken._together)  # noqa: SLF001
 
     def _run(self, steps: Steps[Any]) -> Self:
         self._queue.append(steps)
@@ -156,7 +156,7 @@ class Pipeline(Queued):
 
     def _dropping(self, results: Sequence[Any]) -> Steps[None]:
         """Give grants back where an error is raised in place of all results."""
-        if self._asked is None or not self._asked.askings:
+        if self._together is None or not self._together.askings:
             return
         error = next((each for each in results if isinstance(each, Exception)), None)
         # After a fault that leaves something open, they are given back aside.
@@ -271,30 +271,30 @@ class OwnedPipeline(Pipeline):
         owner: the structure, or a part of it, with its `client`.
     """
 
-    _asked: AskedTogether
+    _together: AskedTogether
 
     def __init__(self, owner: Any, transaction: bool) -> None:
         super().__init__(owner.client, transaction)
         self._owner = owner
-        self._asked = AskedTogether()
+        self._together = AskedTogether()
         # The names of the operations that are queued.
         self._called: set[str] = set()
 
     def reset(self) -> None:
         """Forget what is queued."""
         super().reset()
-        self._asked = AskedTogether()
+        self._together = AskedTogether()
         self._called = set()
 
     def _ask(self, asking: Asking[Any]) -> Self:
-        self._asked.askings.append(asking)
+        self._together.askings.append(asking)
         return super()._ask(asking)
 
     def _opening(self) -> Steps[Any]:
-        return self._asked.preparing()
+        return self._together.preparing()
 
     def _giving_back(self) -> Steps[None]:
-        return self._asked.giving_back()
+        return self._together.giving_back()
 
 
 def queued_operations(operations: type[Any]) -> Any:

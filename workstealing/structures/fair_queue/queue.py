@@ -216,7 +216,7 @@ class AsyncFairQueue(_FairOperations, AsynchronousAsks, AsynchronousWaiting):
 
 if TYPE_CHECKING:
 
-    class _QueuedFairQueue(_FairQueueOperations, OwnedPipeline):
+    class _QueuedFairQueue(OwnedPipeline, _FairQueueOperations):
         pass
 
 else:

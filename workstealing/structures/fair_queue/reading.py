@@ -143,7 +143,7 @@ class FairReading(FairWriting, FairSettling):
         steps = self._reading_on(asked, n, patience, same_account, settled)
         return Asking(
             steps,
-            lambda: self._giving_back(asked),
+            lambda: self._withdrawing(asked),
             asked,
             lambda: self._announcing_if_due(asked.consumer),
         )
@@ -156,7 +156,7 @@ class FairReading(FairWriting, FairSettling):
     def _announced(self) -> dict[str | bytes, float]:
         return {}
 
-    def _giving_back(self, asked: AskedReads) -> Steps[None]:
+    def _withdrawing(self, asked: AskedReads) -> Steps[None]:
         """Give back what the reads of a call were granted, by their receipts; one round trip."""
         operations = [
             Operation(

@@ -298,7 +298,7 @@ class AsyncLogGroup(_GroupOperations, AsynchronousWaiting):
 
 if TYPE_CHECKING:
 
-    class _QueuedLogGroup(_GroupOperations, OwnedPipeline):
+    class _QueuedLogGroup(OwnedPipeline, _GroupOperations):
         pass
 
 else:

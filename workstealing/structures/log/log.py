@@ -418,7 +418,7 @@ class AsyncLog(_LogOperations, AsynchronousWaiting):
 
 if TYPE_CHECKING:
 
-    class _QueuedLog(_LogOperations, OwnedPipeline):
+    class _QueuedLog(OwnedPipeline, _LogOperations):
         pass
 
 else:
@@ -430,24 +430,24 @@ class _EitherLogPipeline(_QueuedLog):
 
     def __init__(self, log: Log | AsyncLog, transaction: bool) -> None:
         super().__init__(log, transaction)
-        self._together = Together(log.known)
+        self._appends = Together(log.known)
 
     def append(self, /, *entries: Any, keep: int | None = None, **others: Never) -> Self:
         """Append entries behind those of the pipeline's former appends; see `Log.append`."""
         check_append(entries, others)
-        steps = self._owner.append_steps(entries, keep, together=self._together)
+        steps = self._owner.append_steps(entries, keep, together=self._appends)
         return self._run(steps)
 
     def reset(self) -> None:
         """Forget what is queued."""
         super().reset()
-        self._together = Together(self._owner.known)
+        self._appends = Together(self._owner.known)
 
     def _opening(self) -> Steps[Any]:
         log = self._owner
-        if self._together.number and not log.known.next:
+        if self._appends.number and not log.known.next:
             yield from log.read_steps(0, 0)
-        self._together.known = log.known
+        self._appends.known = log.known
 
 
 class LogPipeline(_EitherLogPipeline, BlockingPipeline):

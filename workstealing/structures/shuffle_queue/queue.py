@@ -299,7 +299,7 @@ class AsyncShuffleQueue(_Operations, AsynchronousAsks, AsynchronousWaiting):
 
 if TYPE_CHECKING:
 
-    class _QueuedQueue(_QueueOperations, OwnedPipeline):
+    class _QueuedQueue(OwnedPipeline, _QueueOperations):
         pass
 
 else:

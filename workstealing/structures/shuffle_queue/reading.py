@@ -172,7 +172,7 @@ class ReadingMessages(QueueBase):
         steps = self._reading_on(view, asked, n, prefer, patience)
         return Asking(
             steps,
-            lambda: self._giving_back(view, asked),
+            lambda: self._withdrawing(view, asked),
             asked,
             lambda: self._preparing(view, consumer),
         )
@@ -187,7 +187,7 @@ class ReadingMessages(QueueBase):
     def _receipts(self) -> Receipts:
         return Receipts(self.keys.receipt)
 
-    def _giving_back(self, view: View, asked: AskedReads) -> Steps[None]:
+    def _withdrawing(self, view: View, asked: AskedReads) -> Steps[None]:
         """Give back what the reads of a call were granted, by their receipts; one round trip."""
         keys, names = self.keys, view.names
         beside = (names.ring, names.returned, names.delayed, keys.legacy)

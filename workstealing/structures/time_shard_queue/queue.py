@@ -542,7 +542,7 @@ class AsyncTimeShardQueue(_TimeShardQueueOperations, AsynchronousAsks):
 
 if TYPE_CHECKING:
 
-    class _QueuedTimeShards(_TimeShardQueueOperations, OwnedPipeline):
+    class _QueuedTimeShards(OwnedPipeline, _TimeShardQueueOperations):  # type: ignore[misc]
         pass
 
 else:
@@ -560,9 +560,9 @@ class _EitherTimeShardPipeline(_QueuedTimeShards):
             )
         super().__init__(queue, transaction)
 
-    def _opening(self) -> Steps[Any]:
+    def _opening(self) -> Steps[Any]:  # type: ignore[override]
         puts = not self._called.isdisjoint({"put", "put_many"})
-        return self._owner.opening_steps(puts)
+        yield from self._owner.opening_steps(puts)
 
 
 class TimeShardQueuePipeline(_EitherTimeShardPipeline, BlockingPipeline):
