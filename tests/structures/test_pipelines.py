@@ -515,9 +515,9 @@ def test_a_piece_that_is_cut_off_is_given_back(
 
 
 @EACH
-def test_asyncio(redis7: RedisServer, case: Case) -> None:
+def test_asyncio(any_server: AnyServer, case: Case) -> None:
     async def main() -> None:
-        client, other = redis7.async_client(), redis7.async_client()
+        client, other = any_server.async_client(), any_server.async_client()
         try:
             structure = case.make_async(client)
             async with structure.pipeline() as pipeline:
@@ -732,6 +732,11 @@ def test_a_queue_in_cassandra_has_no_pipeline() -> None:
         "a queue in a CassandraStore has no pipeline, because its database has none: call the"
         " methods of the queue, or keep it in a RedisStore"
     )
+
+
+@EACH
+def test_the_rights_of_the_structure_are_enough(redis7: RedisServer, case: Case) -> None:
+    assert case.make(redis7.client()).access.allowed() >= {"MULTI", "EXEC"}
 
 
 @EACH
