@@ -141,7 +141,12 @@ class FairReading(FairWriting, FairSettling):
         patience = Patience(seconds, most, not self.notify, self.monotonic)
         asked = AskedReads(self._receipts, consumer)
         steps = self._reading_on(asked, n, patience, same_account, settled)
-        return Asking(steps, lambda: self._giving_back(asked), asked)
+        return Asking(
+            steps,
+            lambda: self._withdrawing(asked),
+            asked,
+            lambda: self._announcing_if_due(asked.consumer),
+        )
 
     @cached_property
     def _receipts(self) -> Receipts:
@@ -151,7 +156,7 @@ class FairReading(FairWriting, FairSettling):
     def _announced(self) -> dict[str | bytes, float]:
         return {}
 
-    def _giving_back(self, asked: AskedReads) -> Steps[None]:
+    def _withdrawing(self, asked: AskedReads) -> Steps[None]:
         """Give back what the reads of a call were granted, by their receipts; one round trip."""
         operations = [
             self._asking("withdraw", receipt.number, int(self.notify), receipt.key)
@@ -226,11 +231,7 @@ class FairReading(FairWriting, FairSettling):
     ) -> Steps[tuple[int, list[FairMessage] | EmptyLook]]:
         """Look for n messages at most, until some are found or it is certain that none is there."""
         consumer = asked.consumer
-        announced = self._announced.get(consumer)
-        # A queue that is read is in use, however short its time to live.
-        often = min(ANNOUNCE_SECONDS, self.ttl / 4)
-        if announced is None or self.monotonic() - announced >= often:
-            yield from self._announcing(consumer)
+        yield from self._announcing_if_due(consumer)
         done = 0
         while True:
             receipt = asked.ask((0,))
@@ -262,8 +263,13 @@ class FairReading(FairWriting, FairSettling):
             # What was looked at was gone, or a former sending of this read has had it.
             asked.renew()
 
-    def _announcing(self, consumer: str | bytes) -> Steps[None]:
-        """Say that a consumer is alive; one round trip."""
+    def _announcing_if_due(self, consumer: str | bytes) -> Steps[None]:
+        """Say that a consumer is alive, if it has not said so lately; one round trip."""
+        announced = self._announced.get(consumer)
+        # A queue that is read is in use, however short its time to live.
+        often = min(ANNOUNCE_SECONDS, self.ttl / 4)
+        if announced is not None and self.monotonic() - announced < often:
+            return
         yield from self._beginning("announce", consumer, self.lease_ms)
         if len(self._announced) >= CONSUMERS_KNOWN:
             # Consumers that still read are announced once more.
