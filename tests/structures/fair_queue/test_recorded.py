@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from support.fair_histories import Notes, Replay, numbers_in
-from support.fair_queues import drained, leftovers
+from support.fair_queues import drained, got, leftovers
 from support.mortal_consumers import CAPS, queue_at
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import end, spawn
@@ -155,6 +155,31 @@ def test_nothing_is_lost_and_no_cap_is_exceeded_while_consumers_and_server_are_k
     lost = notes.wrote - notes.ending - found
     tried(DEATH, notes.counts["killed"], lost=len(lost))
     assert lost == set()
+
+
+def test_the_judge_sees_a_cap_exceeded_and_a_message_in_two_hands(start_redis: Start) -> None:
+    server = start_redis(7, **DURABLE)
+    queue = queue_at(server.client(), lease=3600.0)
+    queue.set_rule("one", max_in_flight=1)
+    ids = [queue.write("one", {"n": number}) for number in range(2)]
+    first = got(queue.read("c"))
+    assert queue.read("c") is None
+    replay = Replay(server.directory, queue, CAPS)
+    assert (replay.wrong, replay.most["one"]) == ([], 1)
+    assert replay.messages == numbers_in(queue.client, queue)
+    assert replay.granted == {(first.id.encode(), first.delivery.encode())}
+    # What a script with a fault would do.
+    queue.client.zadd(queue.keys.of("leases"), {ids[1]: 1e15})
+    text = queue.client.hget(queue.keys.of("held"), first.id)
+    assert text is not None
+    _, _, rest = text.partition(b" ")
+    queue.client.hset(queue.keys.of("held"), first.id, b"1 " + rest)
+    queue.client.hdel(queue.keys.of("messages"), ids[1])
+    replay = Replay(server.directory, queue, CAPS)
+    assert replay.most["one"] == 2
+    assert any("held 2 leases" in each for each in replay.wrong)
+    assert any("while it was in hand" in each for each in replay.wrong)
+    assert replay.ended == {1}
 
 
 @SLOW
