@@ -21,6 +21,7 @@ import collecting
 import enlist
 import entry_bytes
 import fair_queue
+import fair_queue_waits
 import hash_size
 import ick
 import job_libraries
@@ -69,6 +70,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "shuffle-queue": _on_a_server(shuffle_queue.measure),
     "fair-queue": _on_a_server(fair_queue.measure),
     "job-libraries": job_libraries.measure,
+    "fair-queue-waits": _on_a_server(fair_queue_waits.measure),
     "longest-scripts": _on_a_server(longest_scripts.measure),
     "shuffle-queue-pickup": _on_a_server(shuffle_queue_pickup.measure),
     "spark-epilogue": _on_a_server(spark_epilogue.measure),

@@ -52,7 +52,12 @@ ATTACKS = (
         "deaths",
         ("a death",),
         ("tests/structures", "tests/jobs", "tests/upgrades"),
-        "kill or dies or die or death or orphan",
+        "(kill or dies or die or death or orphan) and not recorded",
+    ),
+    Attack(
+        "consumers",
+        ("a consumer of a recorded history",),
+        ("tests/structures/fair_queue/test_recorded.py",),
     ),
     Attack(
         "signals",

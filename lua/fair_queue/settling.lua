@@ -3,10 +3,12 @@
 -- the one that has the message since.
 --@include message
 
--- The delivery that a consumer means; nil if the message has gone, or is in flight by another delivery.
+-- The delivery that a consumer means; nil if the message has gone, or was delivered again since. That holds for one
+-- that waits, too: a server that came back with older data gives the ids of lost messages again, and the ack of a lost
+-- one must not end another.
 local function meant_by(keys, id, number)
   local d = delivery_of(keys, id)
-  if d and (not d.is_flying or d.number == number) then
+  if d and d.number == number then
     return d
   end
 end

@@ -374,7 +374,13 @@ class TestUnderThePrintedLine:
             queue = FairQueue(client, "orders")
             queue.write("a", {"n": 1})
             assert queue.ack(queue.read("w")) == 1
-            assert FairQueueReaper(queue).perform(Slice(25, 10.0)) >= 0
+            # The idle account, which no tag needs any more.
+            assert FairQueueReaper(queue).perform(Slice(25, 10.0)) == 1
+            queue.write("b", {"n": 2})
+            assert queue.read("dead") is not None
+            later = FairQueue(client, "orders", clock_shift_ms=61_000)
+            assert FairQueueReaper(later).perform(Slice(25, 10.0)) == 1
+            assert queue.read("w").attempts == 2
 
     def test_a_job_of_rules_removes_and_brings_back(
         self, command: Any, redis7: RedisServer

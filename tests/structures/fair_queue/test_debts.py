@@ -137,6 +137,37 @@ def test_an_old_delivery_is_none_of_a_restored_queue(queue: FairQueue) -> None:
     assert (queue.ack(old), queue.ack(new)) == (0, 1)
 
 
+@pytest.mark.parametrize("how", ["nack", "lapsed"])
+def test_nor_of_one_that_waits_again_there(
+    any_server: AnyServer, queue: FairQueue, how: str
+) -> None:
+    """A restored queue gives lost messages' ids again, and what waits is nobody's to end."""
+    queue.write("a", {"n": "before"})
+    queue.ack(*queue.read_many("w", 1))
+    keys = [queue.keys.meta, *queue.keys.parts]
+    state = {key: queue.client.dump(key) for key in keys}
+    queue.write("a", {"n": "x"})
+    old = queue.read("dead")
+    assert old is not None
+    for key, dumped in state.items():
+        queue.client.delete(key)
+        if dumped is not None:
+            queue.client.restore(key, 0, dumped)
+    queue.write("a", {"n": "y"})
+    new = queue.read("w")
+    assert new is not None
+    assert new.id == old.id
+    if how == "nack":
+        assert queue.nack(new) == 1
+    else:
+        queue = FairQueue(any_server.client(), "jobs", clock_shift_ms=61_000)
+        FairQueueReaper(queue).perform(Slice(25, 5.0))
+    assert queue.ack(old) == 0
+    again = queue.read("w")
+    assert again is not None
+    assert again.fields[b"n"] == b"y"
+
+
 def test_a_message_that_another_process_acknowledges_has_the_servers_time(
     queue: FairQueue,
 ) -> None:
