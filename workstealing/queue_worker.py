@@ -109,9 +109,9 @@ class QueueWorker:
     cannot be reached, the reads go on with growing pauses of up to 5 s, and one line is logged.
 
     Attributes: ends: how many messages ended so: done; failed: given back with a backoff, or set
-    aside; given_back: by `stop`; late: another consumer had it, or it was gone; refused: surely not
-    settled; unknown: nobody knows. failure: the error that ended a thread, or None: nothing more is
-    taken then.
+    aside; given_back: by `stop`; late: another consumer had it, or it was gone, also if the client
+    itself has sent the call twice; refused: surely not settled; unknown: nobody knows. failure: the
+    error that ended a thread, or None: nothing more is taken then.
 
     Raises: ConfigurationError. No round trip.
     """
@@ -321,8 +321,8 @@ class QueueWorker:
             if not call(message):
                 end = LATE
                 logger.warning(
-                    "message %s was no longer this worker's at its end: its lease had ended, or it"
-                    " was cancelled",
+                    "message %s was not there at its end: its lease had ended, or it was cancelled,"
+                    " or the client's own retries have settled it",
                     message.id,
                 )
         except (*_FAULTS, WorkStealingError) as error:

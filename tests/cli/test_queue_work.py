@@ -427,6 +427,19 @@ def test_a_queue_that_is_spoilt_ends_it(place: Place) -> None:
     assert "the queue cannot be worked on: LayoutError" in worker.logged
 
 
+@pytest.fixture
+def shop(redis7: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RedisServer:
+    """Let the handlers be found in the current folder; return the environment's server."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("NOTES_URL", redis7.url)
+    monkeypatch.setenv("REDIS_URL", redis7.url)
+    monkeypatch.delenv("WORKSTEALING_REDIS_URL", raising=False)
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    (tmp_path / "shop.py").write_text(HANDLERS)
+    return redis7
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -447,19 +460,7 @@ def test_a_queue_that_is_spoilt_ends_it(place: Place) -> None:
     ],
 )
 def test_wrong_use_is_said_and_nothing_is_written(
-    command: Any,
-    redis7: RedisServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    expected: str,
+    command: Any, shop: RedisServer, arguments: tuple[str, ...], expected: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("NOTES_URL", redis7.url)
-    monkeypatch.setenv("REDIS_URL", redis7.url)
-    monkeypatch.delenv("WORKSTEALING_REDIS_URL", raising=False)
-    monkeypatch.delitem(sys.modules, "shop", raising=False)
-    (tmp_path / "shop.py").write_text(HANDLERS)
     assert expected in command.refused("queue", "work", *arguments)
-    assert redis7.client().dbsize() == 0
+    assert shop.client().dbsize() == 0
