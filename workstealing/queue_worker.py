@@ -424,7 +424,7 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-class _Place(ABC):
+class _WorkedQueue(ABC):
     """A queue as the worker uses it.
 
     Attributes: name; lease: in seconds; max_attempts; group: None for a kind without.
@@ -469,7 +469,7 @@ class _Place(ABC):
         return fields
 
 
-class _OnShuffleQueue(_Place):
+class _OnShuffleQueue(_WorkedQueue):
     def __init__(self, queue: ShuffleQueue, lease: Duration | None, group: str | None) -> None:
         self._queue, self.name = queue, queue.name
         self.lease = LEASE if lease is None else seconds_of(lease, "lease")
@@ -492,7 +492,7 @@ class _OnShuffleQueue(_Place):
         return self._queue.extend(message) == 1
 
 
-class _OnFairQueue(_Place):
+class _OnFairQueue(_WorkedQueue):
     def __init__(self, queue: FairQueue, lease: Duration | None) -> None:
         if lease is not None and seconds_of(lease, "lease") != queue.lease:
             raise ConfigurationError(
@@ -518,7 +518,7 @@ class _OnFairQueue(_Place):
         return self._queue.extend(message) == 1
 
 
-class _OnTimeShardQueue(_Place):
+class _OnTimeShardQueue(_WorkedQueue):
     _no_fields: ClassVar[Mapping[Any, Any]] = {}
 
     def __init__(
@@ -566,7 +566,7 @@ def _place_of(
     group: str | None,
     drain_all: bool,
     wait: Callable[[float], object],
-) -> _Place:
+) -> _WorkedQueue:
     """Return a queue as the worker uses it. Raises: ConfigurationError."""
     is_shuffle, is_time = isinstance(queue, ShuffleQueue), isinstance(queue, TimeShardQueue)
     if group is not None and not is_shuffle:
@@ -590,7 +590,7 @@ def _place_of(
     )
 
 
-def _tracing(place: _Place) -> Callable[[Any], Any]:
+def _tracing(place: _WorkedQueue) -> Callable[[Any], Any]:
     """Return what makes the span of a message, if OpenTelemetry is installed; else a null context.
 
     A trace whose context the message's fields carry, such as ``traceparent``, is the span's parent.
