@@ -24,6 +24,7 @@ NAMESPACES = {
     "workstealing.structures": "The structures that jobs keep clean.",
     "workstealing.jobs": "The jobs that are ready to be installed.",
     "workstealing.jobs.leftovers": "The words of rules for the garbage of other programs.",
+    "workstealing.queue_worker": "A worker that calls a function with each message of a queue.",
     "workstealing.integrations": "Web frameworks and workers; each module needs its own extra.",
     "workstealing.metrics": "The fleet's figures, settings and events, and other receivers.",
     "workstealing.dashboard": "The page that shows a fleet and steers it.",

@@ -17,6 +17,8 @@ from workstealing.cli.clients import application_prints_to_stderr
 from workstealing.errors import MissingExtraError
 
 INTERVAL = 2.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that `stop_wish` notes."""
 _LONGEST_NAP = 0.5
 
 _SeenT = TypeVar("_SeenT")
@@ -143,8 +145,7 @@ def stop_wish() -> Iterator[StopWish]:
     if threading.current_thread() is not threading.main_thread():
         yield wish
         return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: wish.set()) for number in numbers}
+    before = {number: signal.signal(number, lambda *_: wish.set()) for number in STOP_SIGNALS}
     try:
         yield wish
     finally:

@@ -145,6 +145,26 @@ def is_certain(error: BaseException) -> bool:
     return isinstance(error, _CERTAIN) or is_pool_full(error)
 
 
+def nothing_was_done(error: BaseException) -> bool:
+    """Say whether an error is certain, or nobody listened at the address; else nobody knows."""
+    return is_certain(error) or _was_refused(error)
+
+
+def _was_refused(error: BaseException) -> bool:
+    """Say whether nobody listened at the address, so that nothing was sent."""
+    chain = list(_chain(error))
+    if any(isinstance(each, ResentError) for each in chain):
+        return False
+    found = [each for each in chain if isinstance(each, OSError)]
+    return bool(found) and all(isinstance(each, ConnectionRefusedError) for each in found)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def send_aside(job_client: JobClient, node: Node, commands: Sequence[Command]) -> list[Any]:
     """Send commands to a node; return the replies, errors in their places.
 

@@ -17,6 +17,9 @@ VERBS = {
     ),
     "produce": Command("workstealing.cli.queue.produce", "put messages into a queue, to try it"),
     "consume": Command("workstealing.cli.queue.consume", "take messages out of it, to try it"),
+    "work": Command(
+        "workstealing.cli.queue.work", "call a function of yours with each message, until SIGTERM"
+    ),
     "rule": Command(
         "workstealing.cli.queue.rule", "weights, caps and rates of a FairQueue, and why one waits"
     ),
@@ -25,7 +28,8 @@ VERBS = {
 
 DESCRIPTION = """\
 Look at a ShuffleQueue, a FairQueue or a TimeShardQueue, or play with one: a producer, a consumer
-and an observer in three terminals. A TimeShardQueue may be on Cassandra.
+and an observer in three terminals. A TimeShardQueue may be on Cassandra. `work` is a worker for an
+application's messages.
 """
 EPILOG = "Each VERB has a --help of its own, and --json."
 

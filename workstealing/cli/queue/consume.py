@@ -161,11 +161,7 @@ def run(options: argparse.Namespace) -> int:
         options.consumer = f"{socket.gethostname()}-{os.getpid()}"
     with ExitStack() as connections:
         queue = opened(options, connections)
-        if queue.is_new:
-            raise ConfigurationError(
-                f"there is no {queue.title} yet: check the name, or begin it by `workstealing queue"
-                " produce`"
-            )
+        queue.require()
         _note_short_lease(options, queue)
         with stop_wish() as wish:
             course = Course(

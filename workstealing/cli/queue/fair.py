@@ -8,7 +8,14 @@ from typing import Any
 
 from workstealing.cli.arguments import FAIR
 from workstealing.cli.output import Picture, list_picture, listed
-from workstealing.cli.queue.kind import LEASE, LISTED, Draft, InHand, OpenQueue
+from workstealing.cli.queue.kind import (
+    LEASE,
+    LISTED,
+    Draft,
+    InHand,
+    OpenQueue,
+    attempts_of,
+)
 from workstealing.cli.queue.shuffle import FIELD, SHARES, TENANT, in_hand
 from workstealing.clock import spell
 from workstealing.recruiting import Job
@@ -44,6 +51,7 @@ class OpenFairQueue(OpenQueue):
             name,
             LEASE if lease is None else lease,
             namespace=DEFAULT_NAMESPACE if found is None else as_text(found),
+            **attempts_of(options),
         )
         self.name = as_text(name)
         self._options = options

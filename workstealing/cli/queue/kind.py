@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from workstealing.cli.clients import FAULTS
 from workstealing.cli.output import Picture
-from workstealing.errors import ResentError
+from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Job
-from workstealing.store.sending import is_certain
+from workstealing.store.sending import nothing_was_done
 
 MOST_MESSAGES = 2000
 """How many messages a look reads to tell the tenants apart: it may come every second."""
@@ -58,6 +57,12 @@ class InHand:
     own: Any
 
 
+def attempts_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the queue's setting that `max_attempts` of a verb's options names, if they have it."""
+    given = getattr(options, "max_attempts", None)
+    return {} if given is None else {"max_attempts": given}
+
+
 class OpenQueue(ABC):
     """A queue of one kind, open to be looked at, put into and taken from.
 
@@ -79,6 +84,7 @@ class OpenQueue(ABC):
     is_new: bool = False
     faults: tuple[type[Exception], ...] = FAULTS
     """The errors by which the queue's database says that it cannot be asked."""
+    _queue: Any
 
     @classmethod
     @abstractmethod
@@ -100,9 +106,22 @@ class OpenQueue(ABC):
         raise NotImplementedError
 
     @property
+    def own(self) -> Any:
+        """The queue itself, an object of the class that users know."""
+        return self._queue
+
+    @property
     def title(self) -> str:
         """The kind and the name, for people."""
         return f"{self.called} {self.name}"
+
+    def require(self) -> None:
+        """See that the queue has its settings. Raises: ConfigurationError. No round trip."""
+        if self.is_new:
+            raise ConfigurationError(
+                f"there is no {self.title} yet: check the name, or begin it by `workstealing queue"
+                " produce`"
+            )
 
     @abstractmethod
     def look(self) -> dict[str, Any]:
@@ -154,19 +173,4 @@ class OpenQueue(ABC):
 
     def is_certain(self, error: Exception) -> bool:
         """Say whether an error of a call tells that nothing was done; else nobody knows."""
-        return is_certain(error) or _is_refused(error)
-
-
-def _is_refused(error: BaseException) -> bool:
-    """Say whether nobody listened at the address, so that nothing was sent."""
-    chain = list(_chain(error))
-    if any(isinstance(each, ResentError) for each in chain):
-        return False
-    found = [each for each in chain if isinstance(each, OSError)]
-    return bool(found) and all(isinstance(each, ConnectionRefusedError) for each in found)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+        return nothing_was_done(error)

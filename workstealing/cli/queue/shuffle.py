@@ -9,7 +9,15 @@ from typing import Any
 
 from workstealing.cli.arguments import SHUFFLE
 from workstealing.cli.output import Picture, figure, list_picture, listed
-from workstealing.cli.queue.kind import LEASE, LISTED, MOST_MESSAGES, Draft, InHand, OpenQueue
+from workstealing.cli.queue.kind import (
+    LEASE,
+    LISTED,
+    MOST_MESSAGES,
+    Draft,
+    InHand,
+    OpenQueue,
+    attempts_of,
+)
 from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Job
@@ -44,7 +52,7 @@ class OpenShuffleQueue(OpenQueue):
     own_options = frozenset({"group", "tenant"})
 
     def __init__(self, client: Any, name: bytes, options: argparse.Namespace) -> None:
-        self._queue: ShuffleQueue = ShuffleQueue(client, name)
+        self._queue: ShuffleQueue = ShuffleQueue(client, name, **attempts_of(options))
         self.name = as_text(name)
         self._options = options
         self._enlists = getattr(options, "enlist", None) is not None

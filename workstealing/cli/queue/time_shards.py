@@ -17,7 +17,14 @@ from redis.exceptions import ResponseError
 from workstealing.cli.arguments import TIME
 from workstealing.cli.clients import FAULTS, cassandra_faults, said
 from workstealing.cli.output import Picture, figure, list_picture, listed
-from workstealing.cli.queue.kind import LEASE, LISTED, Draft, InHand, OpenQueue
+from workstealing.cli.queue.kind import (
+    LEASE,
+    LISTED,
+    Draft,
+    InHand,
+    OpenQueue,
+    attempts_of,
+)
 from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Job
@@ -71,7 +78,7 @@ class OpenTimeShardQueue(OpenQueue):
         self._options = options
         rotation = self._wanted(found)
         self._queue: TimeShardQueue = TimeShardQueue(
-            store, name, rotation.time_shards, rotation.period_ms / 1000
+            store, name, rotation.time_shards, rotation.period_ms / 1000, **attempts_of(options)
         )
 
     def _wanted(self, found: Rotation | None) -> Rotation:
