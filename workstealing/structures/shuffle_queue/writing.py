@@ -44,8 +44,11 @@ _TRIES = 100
 
 # What a `FairQueue` knows of a message, and this queue does not.
 _FAIR_ONLY = {
-    **{"priority": 0, "delay": 0.0, "ttl": None},
-    **{"dedupe": None, "dedupe_ended": False},
+    "priority": 0,
+    "delay": 0.0,
+    "ttl": None,
+    "dedupe": None,
+    "dedupe_ended": False,
 }
 
 
