@@ -167,7 +167,7 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.lease is not None and options.lease >= options.remember:
         raise ConfigurationError(
-            "--remember must be longer than --lease, else what comes back is written again: give more"
+            "--remember must be longer than --lease, else what comes back is written again"
         )
     client = client_at(options.url)
     try:
