@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, roughly
@@ -631,10 +632,15 @@ def structure_figures(watched: Watched, most_dead: int = MOST_LISTED) -> Structu
         halt = _answer(noting(_checked(watched.halt, _text)), None, what, troubles)
     rules: list[SeenRules] = []
     for each in () if troubles else rules_of(watched.structures):
-        rules += _answer(noting(lambda each=each: [each.look()]), [], what, troubles)
+        ask = noting(partial(_look_at_rules, each))
+        rules += _answer(ask, [], what, troubles)
     trouble = troubles[0] if troubles else halt
     away = faults[0] if faults and watched.server is not None else None
     return StructureFigures(watched, size, due, dead_size, dead, trouble, away, rules)
+
+
+def _look_at_rules(rules: QueueRules) -> list[SeenRules]:
+    return [rules.look()]
 
 
 def _noted(ask: Callable[[], Any], faults: list[str]) -> Any:
