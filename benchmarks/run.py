@@ -23,6 +23,7 @@ import entry_bytes
 import fair_queue
 import hash_size
 import ick
+import job_libraries
 import leftovers
 import leftovers_kills
 import leftovers_tags
@@ -67,6 +68,7 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "time-shard-sweeper": _on_a_server(time_shard_sweeper.measure),
     "shuffle-queue": _on_a_server(shuffle_queue.measure),
     "fair-queue": _on_a_server(fair_queue.measure),
+    "job-libraries": job_libraries.measure,
     "longest-scripts": _on_a_server(longest_scripts.measure),
     "shuffle-queue-pickup": _on_a_server(shuffle_queue_pickup.measure),
     "spark-epilogue": _on_a_server(spark_epilogue.measure),

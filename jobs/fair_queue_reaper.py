@@ -33,8 +33,8 @@ from workstealing.structures.stored import wrong_type
 __all__ = ["FairQueueReaper"]
 
 WHAT = "lapsed deliveries"
-PARTS = ("accounts", "messages", "held", "back", "tracking", "dedupe")
-"""The keys of a queue that are walked over for what a loss of keys has left."""
+PARTS = ("accounts", "messages", "held", "back", "tracking", "dedupe", "reads")
+"""The parts of a queue that are walked over for what a loss of keys, or a dead reader, has left."""
 MOST_LAPSED = 100
 """The most items that one script handles: it must not hold the server up."""
 PAGE = 50
@@ -49,7 +49,8 @@ class FairQueueReaper(DivisibleJob):
       After `max_attempts` deliveries it is set aside: see `FairQueue.dead`.
     - A message past its deadline is deleted even if nobody reads, unless a consumer has it in hand.
     - An idle account is forgotten, once its tag says nothing any more.
-    - A consumer that was not seen for consumer_idle is forgotten.
+    - A consumer that was not seen for consumer_idle is forgotten, and the receipts of readers that
+      are gone are deleted.
     - A loss of keys is repaired: accounts stand where they belong, and messages can be served.
 
     Arguments:

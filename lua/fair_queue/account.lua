@@ -38,6 +38,7 @@ local function record_of(key, account, text)
     tag, tail, tail1, last = tonumber(tag), tonumber(tail), tonumber(tail1), tonumber(last)
   end
   if not size or place > 3 or not (tag >= 0 and tag < MOST_TAG) or #text < at - 1 + size or size == 0 then
+    --@include stored
     disbelieve(key, 'the account ' .. account, 'a text of another form', 'a record of an account')
     return nil
   end
@@ -87,7 +88,11 @@ end
 -- The record of an account that has messages; a new one if it was lost, nil if what is there cannot be believed.
 local function account_of_some(keys, facts, account, at)
   local a = account_of(keys, account)
-  return a or not unbelieved and new_account(keys, facts, at) or nil
+  if a or unbelieved then
+    return a
+  end
+  --@include account
+  return new_account(keys, facts, at)
 end
 
 local function save_account(keys, account, a)
@@ -160,11 +165,8 @@ end
 -- in us, most waiting messages, share of the lower priority in thousandths, 1 if paused; `-` if it does not say.
 local RULE = '^([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+) ([%d-]+)$'
 
--- The settings that hold for an account.
-local function settings_of(keys, facts, account, a)
-  if facts.rules == 0 then
-    return { weight = 1000, burst = 1, lower = 100 }
-  end
+-- The settings that the rules say for an account.
+local function ruled_settings(keys, facts, account, a)
   local is_changed = a.version ~= facts.rules
   if is_changed then
     a.rule, a.version = rule_of(keys, facts, account), facts.rules
@@ -194,6 +196,17 @@ local function settings_of(keys, facts, account, a)
   }
 end
 
+local WITHOUT_RULES = { weight = 1000, burst = 1, lower = 100 }
+
+-- The settings that hold for an account.
+local function settings_of(keys, facts, account, a)
+  if facts.rules == 0 then
+    return WITHOUT_RULES
+  end
+  --@include account
+  return ruled_settings(keys, facts, account, a)
+end
+
 -- Notes that something lapses, or may be served, at a moment in ms.
 local function look_at(keys, facts, moment)
   if moment < facts.look then
@@ -203,7 +216,7 @@ local function look_at(keys, facts, moment)
 end
 
 -- Puts an account where it belongs, after its record has changed: among the ready if it has a turn, and
--- nowhere else then. at: ms. Returns whether the ready were none before: then sleeping readers are to be woken.
+-- nowhere else then. One that is taken has its turn now: whoever took it out of the ready puts it back. at: ms. Returns whether the ready were none before: then sleeping readers are to be woken.
 local function settle_place(keys, facts, account, a, s, at, tag_before)
   local wanted, moment = IS_READY, nil
   if a.first == a.last and a.head == a.tail and a.head1 == a.tail1 then
@@ -230,7 +243,9 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
   local wakes = false
   if a.place ~= wanted then
     if a.place == IS_READY then
-      redis.call('ZREM', keys[READY], account)
+      if not a.is_taken then
+        redis.call('ZREM', keys[READY], account)
+      end
     elseif a.place == IS_LIMITED then
       redis.call('ZREM', keys[LIMITED], account)
     elseif a.place == IS_IDLE then
@@ -243,7 +258,7 @@ local function settle_place(keys, facts, account, a, s, at, tag_before)
       a.tag = math.max(a.tag, facts.now)
       wakes = redis.call('ZCARD', keys[READY]) == 0
     end
-    if a.place ~= IS_READY or a.tag ~= tag_before then
+    if not a.is_taken and (a.place ~= IS_READY or a.tag ~= tag_before) then
       redis.call('ZADD', keys[READY], a.tag, account)
     end
   elseif wanted == IS_LIMITED then
@@ -284,6 +299,7 @@ local function fact(keys, field, text, absent)
   if number and number >= 0 and number < MOST_STORED and number % 1 == 0 then
     return number
   end
+  --@include stored
   return stored(keys[META], field, text, 0, MOST_STORED - 1)
 end
 
@@ -293,6 +309,7 @@ local function tag_of(keys, text)
   if tag and tag >= 0 and tag < MOST_TAG then
     return tag
   end
+  --@include stored
   disbelieve(keys[META], 'now', text, 'a virtual time')
   return 0
 end
@@ -300,7 +317,11 @@ end
 -- The facts that the account functions need. found: the reply about meta; first: the place before `now`, `delivery`,
 -- `rules` and `look` in it.
 local function facts_of(keys, found, first, at)
-  local text = found[first + 1] or time_again(keys)
+  local text = found[first + 1]
+  if not text then
+    --@include account
+    text = time_again(keys)
+  end
   return {
     now = tag_of(keys, text),
     -- No number of a delivery is used again, even if meta was lost.

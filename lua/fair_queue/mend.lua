@@ -1,7 +1,7 @@
 -- Puts right a part of a queue that has lost keys, or whose rules have changed: each account stands where it belongs, and
 -- each message can be served.
 --   KEYS[1..] the keys of the queue, in the order that queue.lua names
---   ARGV[1] the part: accounts, messages, held, back, tracking, dedupe
+--   ARGV[1] the part: accounts, messages, held, back, tracking, dedupe, reads
 --   ARGV[2] where to go on, '' for where the last call without a place has ended
 --   ARGV[3] how many to look at
 --   ARGV[4] 1 to notify
@@ -9,6 +9,7 @@
 -- Returns { where to go on next, how many were put right }.
 --@include message
 --@include rules
+--@include receipts
 --@include bounded
 local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
 local problem = refuse_facts(KEYS[META], found, ARGV[5] == '1')
@@ -25,7 +26,7 @@ end
 if not is_dry then
   begin_on_full(KEYS)
 end
-local PARTS = { accounts = ACCOUNTS, messages = MESSAGES, held = HELD, back = BACK, tracking = TRACKING, dedupe = DEDUPE }
+local PARTS = { accounts = ACCOUNTS, messages = MESSAGES, held = HELD, back = BACK, tracking = TRACKING, dedupe = DEDUPE, reads = META }
 local from, field = ARGV[2], 'walk:' .. part
 if from == '' then
   from = whole(stored(KEYS[META], field, redis.call('HGET', KEYS[META], field), 0, MOST_STORED, 0))
@@ -210,6 +211,16 @@ function mend.dedupe(field, text)
     mended = mended + 1
     if not is_dry then
       redis.call('HDEL', KEYS[DEDUPE], field)
+    end
+  end
+end
+
+function mend.reads(field, text)
+  local moment = moment_of_receipt(text)
+  if string.find(field, '^read:') and not (moment and moment + UNDER_WAY_MS > at) then
+    mended = mended + 1
+    if not is_dry then
+      redis.call('HDEL', KEYS[META], field)
     end
   end
 end

@@ -52,10 +52,11 @@ local function delivery_of(keys, id)
 end
 
 local function save_delivery(keys, id, d)
-  redis.call('HSET', keys[HELD], id, string.format(
-    '%s %d %.0f %.0f %d %d %s %d ', d.number, d.attempts, d.start, d.charge, d.is_named and 1 or 0,
-    d.is_flying and 1 or 0, d.place, #d.consumer
-  ) .. d.consumer .. d.account)
+  -- Lua writes these numbers in full: they have at most 14 digits.
+  redis.call(
+    'HSET', keys[HELD], id, d.number .. ' ' .. d.attempts .. ' ' .. d.start .. ' ' .. d.charge .. (d.is_named and ' 1 ' or ' 0 ')
+      .. (d.is_flying and '1 ' or '0 ') .. d.place .. ' ' .. #d.consumer .. ' ' .. d.consumer .. d.account
+  )
 end
 
 -- What a dedupe key holds: the id of its message, the end of its window in ms, and whether it holds until then though
@@ -81,6 +82,7 @@ end
 -- Ends a message that has left its account's counts: deletes it, with what names it.
 local function end_message(keys, id, is_named)
   if is_named then
+    --@include message
     local m = parts_of_message(redis.call('HGET', keys[MESSAGES], id) or '')
     if m then
       unname(keys, id, m)
@@ -180,6 +182,7 @@ local function take_out(keys, a, id, d)
   end
   end_message(keys, id, not d or d.is_named)
   if not (d and d.is_flying) then
+    --@include message
     pass_holes(keys, a)
   end
 end

@@ -2,7 +2,8 @@
 -- The keys and the facts of a fair queue, for all of its scripts. Each script is passed the same keys, in
 -- this order. A script by which the queue is in use has the ARGV that shared/queue_place.lua names.
 --   meta, a hash: mark, namespace, now (virtual time), delivery (the last number), epochs (the last one),
---     rules (their version), patterns (of rules, each as `length:pattern`), and counts
+--     rules (their version), patterns (of rules, each as `length:pattern`), counts, and read:O, the receipt of a
+--     reader with the nonce O, see receipts.lua
 --@include clock
 --@include layout
 --@include values
@@ -12,7 +13,7 @@
 
 local META, ACCOUNTS, RULES, READY, MESSAGES, LEASES, HELD, BACK = 1, 4, 5, 6, 7, 8, 9, 10
 local PARKED, LIMITED, IDLE, DEAD, TRACKING, DEDUPE, DEADLINES = 11, 12, 13, 14, 15, 16, 17
-local NOTIFICATIONS, CONSUMERS, RECEIPT = 18, 19, 20
+local NOTIFICATIONS, CONSUMERS = 18, 19
 
 -- A score is passed as the number that it is: the server reads each form in which it may be written. A field is
 -- written by whole(), because later servers write a number like 1800000000000 with an exponent.
@@ -24,9 +25,11 @@ local FAIR_VERSION = '1'
 -- reads. Returns an error reply, or nil; then the second value says whether it may only read.
 local function refuse_facts(meta, facts, reads)
   if facts.err then
+    --@include layout
     return refusal(facts, meta, 'does not hold the facts of a fair queue')
   end
   if facts[1] and facts[1] ~= FAIR_VERSION then
+    --@include layout
     return refuse_version(meta, facts[1], FAIR_VERSION, reads)
   end
 end

@@ -61,7 +61,7 @@ end
 -- it is the lower one's share. Returns nil for a hole.
 local function next_id(keys, a, s)
   if a.first < a.last then
-    local field = a.epoch .. ':' .. whole(a.first)
+    local field = a.epoch .. ':' .. a.first
     local id = redis.call('HGET', keys[BACK], field)
     redis.call('HDEL', keys[BACK], field)
     a.first = a.first + 1
@@ -88,15 +88,27 @@ local function delay_field(ms)
   while top < ms do
     top = top * 2
   end
-  return 'delay:' .. whole(top)
+  return 'delay:' .. top
 end
 
--- Serves up to `most` messages. consumer, lease in ms, attempts after which a message is set aside, whether all
+-- Ends the turn that an account has, which is out of the ready meanwhile. tag: with which it is ready again, false if it
+-- is not.
+local function end_turn(keys, facts, tag)
+  if tag then
+    redis.call('ZADD', keys[READY], tag, facts.turn)
+  end
+  facts.turn = nil
+end
+
+-- Serves up to `most` messages. The caller saves the virtual time and the last number of a delivery, and ends the turn
+-- that a fault has left. consumer, lease in ms, attempts after which a message is set aside, whether all
 -- are to be of one account, the moment in ms. Returns a list of { id, delivery, attempts, text }, whether the ready
 -- are known to be none, and whether sleepers are to be woken.
 local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch, at)
   local served, looks, is_empty, wakes = {}, 0, false, false
   if facts.look <= at then
+    --@include serving
+    begin_on_full(keys)
     wakes = let_in(keys, facts, at)
     -- A few lapsed deliveries, so that a full queue does not wait for recruits either.
     local _, woken = reclaim(keys, facts, LET_IN, most_attempts, at)
@@ -108,8 +120,8 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
     end
   end
   while #served < most and looks < LOOKS do
-    local head = redis.call('ZRANGE', keys[READY], 0, 0, 'WITHSCORES')
-    local account = head[1]
+    -- A full server allows this removal as a first write, and then the rest: its consumers make room.
+    local account, tag = unpack(redis.call('ZPOPMIN', keys[READY]))
     if not account then
       -- What is due has been let in; more of it waits only if there was much.
       is_empty = facts.look > at
@@ -117,24 +129,27 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
         -- A busy time is over. Short pauses must not forgive what an account owes, but it need not pay for hours.
         local greatest = redis.call('ZREVRANGE', keys[IDLE], 0, 0, 'WITHSCORES')[2]
         if greatest and tonumber(greatest) - MOST_DEBT > facts.now then
+          begin_on_full(keys)
           facts.now = tonumber(greatest) - MOST_DEBT
           redis.call('HSET', keys[META], 'now', whole(facts.now))
         end
       end
       break
     else
+      facts.turn, facts.turn_tag = account, tag
       local a = account_of(keys, account)
       if unbelieved then
         -- What was served before is told.
+        end_turn(keys, facts, tag)
         break
       end
       if not a then
-        redis.call('ZREM', keys[READY], account)
+        facts.turn = nil
         looks = looks + 1
       else
         local tag_before, s = a.tag, settings_of(keys, facts, account, a)
         local began = #served
-        a.place = IS_READY
+        a.place, a.is_taken = IS_READY, true
         facts.now = math.max(facts.now, a.tag) + 1
         repeat
           if facts.rules > 0 then
@@ -147,7 +162,11 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
           local text = id and redis.call('HGET', keys[MESSAGES], id)
           local written, deadline, is_named = head_of(text)
           -- Only a message that was given back has been delivered before. After a repair it may stand there twice.
-          local before = written and is_back and delivery_of(keys, id)
+          local before
+          if written and is_back then
+            --@include message
+            before = delivery_of(keys, id)
+          end
           if before and before.is_flying then
             written = nil
           end
@@ -156,6 +175,7 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
           else
             a.waiting = math.max(0, a.waiting - 1)
             if deadline > 0 and deadline <= at then
+              --@include message
               end_message(keys, id, true)
               redis.call('HINCRBY', keys[META], 'overdue', 1)
               looks = looks + 1
@@ -185,18 +205,16 @@ local function serve(keys, facts, consumer, most, lease, most_attempts, is_batch
           tag_before = a.tag
         until a.place ~= IS_READY or #served == most or looks >= LOOKS or #served > began and not is_batch
         save_account(keys, account, a)
+        end_turn(keys, facts, a.place == IS_READY and a.tag)
         if #served > 0 and is_batch then
           most = #served
         end
       end
     end
   end
-  if #served > 0 then
-    if at + lease < facts.look then
-      -- Other consumers may have longer leases.
-      look_at(keys, facts, at + lease)
-    end
-    redis.call('HSET', keys[META], 'now', whole(facts.now), 'delivery', whole(facts.delivery))
+  if #served > 0 and at + lease < facts.look then
+    -- Other consumers may have longer leases.
+    look_at(keys, facts, at + lease)
   end
   return served, is_empty, wakes
 end

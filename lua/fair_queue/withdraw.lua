@@ -1,28 +1,27 @@
 -- Gives back the messages of a read by its receipt alone, for a reader that was interrupted before it had the reply.
 -- That delivery is not counted, and its account is not charged. The read may still be under way; then it is granted
 -- nothing. What the read said to be done stays done.
---   KEYS[1..] the keys of the queue, in the order that queue.lua names and behind them the read's receipt
+--   KEYS[1..] the keys of the queue, in the order that queue.lua names
 --   ARGV[1] the read's number
 --   ARGV[2] 1 to notify
+--   ARGV[3] the field of its receipt in meta
 -- Returns how many were given back.
 --@include settling
---@include receipt
-local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look')
+--@include receipts
+local found = redis.pcall('HMGET', KEYS[META], 'mark', 'now', 'delivery', 'rules', 'look', ARGV[3])
 local problem = refuse_facts(KEYS[META], found)
 if problem then
   return problem
 end
 local at, mine = now(), tonumber(ARGV[1])
 local facts = facts_of(KEYS, found, 1, at)
-local text = redis.pcall('GET', KEYS[RECEIPT])
-local number, noted = receipt_of(text)
+local number = number_of_receipt(found[6])
 if unbelieved or number and number > mine then
   return unbelieved or 0
 end
--- A full server allows a removal, and then the rest of the script.
-redis.call('DEL', KEYS[RECEIPT])
+begin_on_full(KEYS)
 local given, wakes = 0, false
-for id, delivery in string.gmatch(number == mine and noted or '', '(%w+%-%d%-%d+):(%d+)') do
+for id, delivery in granted_by(number == mine and found[6] or '') do
   local d = meant_by(KEYS, id, delivery)
   local a = d and d.is_flying and account_of_some(KEYS, facts, d.account, at)
   if a then
@@ -44,7 +43,10 @@ for id, delivery in string.gmatch(number == mine and noted or '', '(%w+%-%d%-%d+
     given = given + 1
   end
 end
-write_receipt(KEYS[RECEIPT], ARGV[1])
+if found[1] then
+  -- The read may still come; a queue that has gone is not begun for that.
+  redis.call('HSET', KEYS[META], ARGV[3], receipt_for(ARGV[1], at, 0, {}))
+end
 if wakes and ARGV[2] == '1' then
   notify(KEYS[NOTIFICATIONS], 'b')
 end

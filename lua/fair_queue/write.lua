@@ -79,6 +79,7 @@ for i = 7, #ARGV, 8 do
     local deadline, tracked, deduped = ARGV[i + 4], ARGV[i + 5], ARGV[i + 6]
     local a = accounts[account][1]
     if not a then
+      --@include message
       a = new_account(KEYS, facts, at)
       accounts[account][1], accounts[account][4] = a, a.tag
     end
@@ -87,6 +88,7 @@ for i = 7, #ARGV, 8 do
     end
     local id
     if delay > 0 then
+      --@include message
       id = new_epoch(KEYS, at) .. '-2-0'
     elseif priority == '1' then
       id, a.tail1 = a.epoch .. '-1-' .. whole(a.tail1), a.tail1 + 1

@@ -3,7 +3,8 @@
 --   state, line, turns and granted of each group in which somebody is believed to wait, as log.lua has them.
 -- ARGV: entries a block, in how many groups one call wakes at most, backlog or '', number of the first block to write, how many of them
 --   follow, number of the first block to evict, how many of them follow, partition or '', batch, how many rows of the batch the
---   partition has written before, digest of its rows up to the last of these entries, then the entries.
+--   partition has written before, digest of its rows up to the last of these entries, the highest end behind which they may come or '',
+--   then the entries.
 -- Returns { offset of the first entry, kept, group in which somebody may wait, ... }: those whose keys were not passed are still to be
 -- woken; or, having changed nothing, { -1, next, kept, block, group in which somebody may wait, ... } if the caller does not know the
 -- end, or a group, while all of them could have been passed; or { -2, batch, rows, digest } of what the partition has written, if that
@@ -11,7 +12,7 @@
 --@include clock
 --@include log
 --@include free
-local HEAD = 11
+local HEAD = 12
 local meta, news, full, raw, times = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local written, waiting = KEYS[6], KEYS[7]
 local facts = redis.pcall('HMGET', meta, 'mark', 'next', 'block', 'first', 'kept', 'joined')
@@ -84,6 +85,7 @@ if
   block ~= tonumber(ARGV[1])
   or low < number
   or high >= number + keys
+  or (ARGV[12] ~= '' and tail > tonumber(ARGV[12]))
   or (unknown > 0 and #names <= tonumber(ARGV[2]))
 then
   return with_names({ -1, tail, kept, block })

@@ -38,6 +38,7 @@ local function keep_alive(found, at, longer_ms, moment)
     redis.call('SET', KEYS[3], ARGV[1])
   end
   if not is_named then
+    --@include queue_place
     redis.call('HSET', KEYS[1], 'namespace', namespace_of(KEYS[2]))
   end
   local idle = (moment or now()) + ARGV[3] + (longer_ms or 0)
@@ -52,16 +53,21 @@ end
 local function refuse_place(named)
   local due, mark = KEYS[2], KEYS[3]
   if is_elsewhere(named, due) then
+    --@include queue_place
     return elsewhere_error(named, due)
   end
   is_named = named
   local found = redis.pcall('GET', mark)
-  local problem = refuse_mark(mark, found, ARGV[1], 'a layout mark')
-  if problem then
-    return problem
+  if found and found ~= ARGV[1] then
+    --@include layout
+    local problem = refuse_mark(mark, found, ARGV[1], 'a layout mark')
+    if problem then
+      return problem
+    end
   end
   local at = redis.pcall('ZSCORE', due, ARGV[2])
   if is_error(at) then
+    --@include layout
     return refusal(at, due, 'does not hold a due index')
   end
   return nil, found, at

@@ -53,6 +53,7 @@ while at <= #ARGV do
     local i = 6 + place
     local length = lengths[i] or redis.pcall('XLEN', KEYS[i])
     if type(length) == 'table' then
+      --@include layout
       return refusal(length, KEYS[i], 'does not hold a stream of a shuffle queue')
     end
     lengths[i] = length
@@ -77,6 +78,7 @@ local absent, wakes = {}, not KEYS[rings]
 for i = rings, #KEYS do
   local size = redis.pcall('ZCARD', KEYS[i])
   if type(size) == 'table' then
+    --@include layout
     return refusal(size, KEYS[i], 'does not hold the ring of a group')
   end
   local is_empty, seen = size == 0, {}
@@ -93,16 +95,19 @@ for i = rings, #KEYS do
 end
 local about = any_tracked and redis.pcall('HEXISTS', tracking, any_tracked)
 if type(about) == 'table' then
+  --@include layout
   return refusal(about, tracking, 'does not hold tracking ids')
 end
 about = any_deadline and redis.pcall('ZCARD', KEYS[6])
 if type(about) == 'table' then
+  --@include layout
   return refusal(about, KEYS[6], 'does not hold an index of deadlines')
 end
 -- A full server refuses the first write of a script or none of them.
 if wakes and ARGV[6] == '1' then
   local told = notify(notifications, numbers[1])
   if type(told) == 'table' and told.err then
+    --@include layout
     return refusal(told, notifications, 'does not hold notifications')
   end
 end
@@ -119,9 +124,12 @@ for n = 1, #begins do
   end
   ids[n], written[n + 1] = id, numbers[n] .. '-' .. id
 end
-for i = 1, #absent do
-  local ring, number, is_empty = KEYS[absent[i][1]], absent[i][2], absent[i][3]
-  ring_in(ring, number, is_empty)
+if absent[1] then
+  --@include queue
+  for i = 1, #absent do
+    local ring, number, is_empty = KEYS[absent[i][1]], absent[i][2], absent[i][3]
+    ring_in(ring, number, is_empty)
+  end
 end
 if not facts[1] or tonumber(facts[2] or 0) < tonumber(ARGV[5]) then
   redis.call('HSET', meta, 'mark', facts[1] or QUEUE_VERSION, 'span', ARGV[5])

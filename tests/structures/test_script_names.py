@@ -38,7 +38,7 @@ CALLED_BY: dict[str, str] = {
     "fair_queue/mend": "fair_queue_reaper.mend",
     "fair_queue/reap": "fair_queue_reaper.reap",
     "fair_queue/rule": "rules._setting",
-    "fair_queue/withdraw": "reading._giving_back",
+    "fair_queue/withdraw": "reading._withdrawing",
     "fleet/carry_in": "on_fleet.carry_in",
     "fleet/carry_out": "on_fleet.carry_out",
     "fleet/drop": "on_fleet.drop",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from workstealing.jobs.fair_queue_reaper import PARTS
 from workstealing.structures.fair_queue import FairMessage, FairQueue
-
-PARTS = ("accounts", "messages", "held", "back", "tracking", "dedupe")
-"""What the job looks at, in its order."""
 
 
 def queue_on(client: Any, ahead_ms: int = 0, **options: Any) -> FairQueue:

@@ -92,10 +92,15 @@ from workstealing.structures.fair_queue import (
     NewMessage,
     WaitReason,
 )
+from workstealing.structures.fair_queue.queue import FairQueuePipeline
 from workstealing.structures.ick.ick import AsyncIckPipeline, IckPipeline
 from workstealing.structures.log import GroupEntry, GroupStats, LogRange, LogStats, PendingEntry
+from workstealing.structures.log.group import LogGroupPipeline
+from workstealing.structures.log.log import AsyncLogPipeline, LogPipeline
 from workstealing.structures.sharded_ick.sharded import ShardedIckPipeline
 from workstealing.structures.shuffle_queue import DeadMessage, OverdueMessage
+from workstealing.structures.shuffle_queue.queue import ShuffleQueuePipeline
+from workstealing.structures.time_shard_queue.queue import TimeShardQueuePipeline
 from workstealing.structures.tracked_set.sets import TrackedSetPipeline
 from workstealing.structures.tracked_set.sources import Source, SqlSource
 from workstealing.structures.volatile_hashes.hashes import HashPipeline
@@ -330,6 +335,12 @@ def tenants() -> None:
         assert_type(queue.nack(message, delay=2.5), int)
     assert_type(queue.read_many("workers", "worker 7", 10), list[Message])
     assert_type(queue.cancel("request 17"), bool)
+    with queue.pipeline() as pipeline:
+        assert_type(pipeline, ShuffleQueuePipeline)
+        assert_type(pipeline.write("tenant", {"number": 2}), ShuffleQueuePipeline)
+        assert_type(pipeline.read("workers", "worker 7"), ShuffleQueuePipeline)
+        pipeline.incr("visits")
+        assert_type(pipeline.execute(), list[Any])
     assert_type(queue.groups(), list[str])
     assert_type(queue.stats("workers"), dict[str, Any])
     dead = queue.dead("workers")
@@ -348,6 +359,7 @@ def tenants() -> None:
 def accounts() -> None:
     queue = FairQueue(connect(), "predictions", lease=timedelta(minutes=1), max_attempts=3)
     assert_type(queue, FairQueue)
+    assert_type(queue.pipeline().read_many("worker 7", 2), FairQueuePipeline)
     queue.set_rule("bulk-*", weight=0.5, max_in_flight=8, rate=10, estimate=timedelta(seconds=2))
     assert_type(queue.rules(), dict[str, AccountRule])
     assert_type(queue.remove_rule("bulk-*"), bool)
@@ -431,6 +443,7 @@ def time_shards() -> None:
         assert_type(queue.extend(taken, 60.0), bool)
     assert_type(queue.take_many("worker 7", 10, drain_all=True), list[Taken])
     assert_type(queue.stats(), list[TimeShardStats])
+    assert_type(queue.pipeline().take("worker 7").put("remind 18"), TimeShardQueuePipeline)
     assert_type(queue.cancel("1-ab"), bool)
     recruiter.install(TimeShardSweeper(queue), rate=0.05)
     assert_type(queue.delete(), int)
@@ -462,6 +475,8 @@ def logs(client: redis.Redis) -> None:
     assert_type(found, list[GroupEntry])
     assert_type(group.ack(*found), int)
     assert_type(group.pending(), list[PendingEntry])
+    assert_type(log.pipeline().append(b"a").read(0), LogPipeline)
+    assert_type(group.pipeline().read(2).ack(*found), LogGroupPipeline)
     recruiter.install(LogCompactor(log), rate=0.003)
     assert_type(LogCompactor([log]).backlog(), Backlog)
     assert_type(LogTrimmer(log, max_age=60).backlog(), Backlog)
@@ -474,6 +489,9 @@ async def asynchronous_logs(client: redis.asyncio.Redis) -> None:
     assert_type(await log.read_range(0), tuple[LogRange, list[Any]])
     async for _ in log.iterate(5):
         pass
+    async with log.pipeline(transaction=False) as pipeline:
+        assert_type(pipeline.append(b"entry"), AsyncLogPipeline)
+        assert_type(await pipeline.execute(), list[Any])
     group = log.group("mail")
     assert_type(await group.read(10), list[GroupEntry])
     assert_type(await group.stats(), GroupStats)

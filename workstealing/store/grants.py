@@ -20,12 +20,14 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from typing import overload as _overload
 
-from workstealing.errors import ConfigurationError
+from redis.exceptions import ResponseError
+
+from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.connection import is_elsewhere, moved_of
 from workstealing.store.job_client import JobClient, Node, job_client_of
 from workstealing.store.keys import key_slot, to_bytes
@@ -106,19 +108,23 @@ class Asking(Generic[T]):
         giving_back: makes the steps that give it back, which must do nothing where nothing was
             granted. They are run once at most.
         asked: of steps that ask for several pieces.
+        preparing: makes the steps that a pipeline takes before, so that the first one of `steps` is
+            the one that asks.
     """
 
-    __slots__ = ("asked", "giving_back", "is_over", "steps")
+    __slots__ = ("asked", "giving_back", "is_over", "preparing", "steps")
 
     def __init__(
         self,
         steps: Steps[T],
         giving_back: Callable[[], Steps[Any]],
-        asked: AskedPieces[Any] | None = None,
+        asked: AskedPieces[Any] | AskedTogether | None = None,
+        preparing: Callable[[], Steps[Any]] | None = None,
     ) -> None:
         self.steps = steps
         self.giving_back = giving_back
         self.asked = asked
+        self.preparing = preparing
         self.is_over = False
 
     def begins_to_end(self, error: BaseException) -> bool:
@@ -146,6 +152,55 @@ class Asking(Generic[T]):
         except BaseException:
             asked.receipts, self.is_over = every, False
             raise
+
+
+class AskedTogether:
+    """The askings of one pipeline, as one: it is cut off where one of them is.
+
+    Attribute: askings: in the order in which they were queued.
+    """
+
+    __slots__ = ("askings",)
+
+    def __init__(self) -> None:
+        self.askings: list[Asking[Any]] = []
+
+    def _pieces(self) -> Iterator[AskedPieces[Any] | AskedTogether]:
+        return (each.asked for each in self.askings if each.asked is not None)
+
+    @property
+    def cut(self) -> Exception | None:
+        """The fault by which a piece of one of them was cut off, if one was."""
+        cuts = [each.cut for each in self._pieces() if each.cut is not None]
+        # A later fault may be certain, and says nothing of the others.
+        return next((each for each in cuts if leaves_open(each)), cuts[0] if cuts else None)
+
+    @property
+    def receipts(self) -> list[Any]:
+        """The receipts of each."""
+        return [each.receipts for each in self._pieces()]
+
+    @receipts.setter
+    def receipts(self, receipts: list[Any]) -> None:
+        for each, some in zip(self._pieces(), receipts, strict=True):
+            each.receipts = some
+
+    def leave_lost(self) -> None:
+        """Leave only the pieces that were cut off to be given back."""
+        for each in self._pieces():
+            each.leave_lost()
+
+    def preparing(self) -> Steps[None]:
+        """Take the steps that must come before those of the askings."""
+        for each in self.askings:
+            if each.preparing is not None:
+                yield from each.preparing()
+
+    def giving_back(self) -> Steps[None]:
+        """Give back what was granted; what a server refuses ends by itself."""
+        for each in self.askings:
+            with suppress(ResponseError, LayoutError):
+                yield from each.giving_back()
 
 
 def ask_by(

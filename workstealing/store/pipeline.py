@@ -6,7 +6,10 @@ on an asyncio client must be awaited; then redis-py's own pipeline is filled and
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
@@ -14,9 +17,10 @@ from typing import Any, Self, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
+from workstealing.clock import seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
 from workstealing.store.connection import as_layout_error, spelled
-from workstealing.store.grants import Asking, ask_for, ask_for_async
+from workstealing.store.grants import AskedTogether, Asking, ask_for, ask_for_async
 from workstealing.store.operations import (
     Begun,
     Operation,
@@ -25,6 +29,7 @@ from workstealing.store.operations import (
     Steps,
     read_all,
 )
+from workstealing.store.sending import is_certain
 
 QueuedT = TypeVar("QueuedT")
 
@@ -92,6 +97,8 @@ class Pipeline(Queued):
     taken.
     """
 
+    _together: AskedTogether | None = None
+
     def __init__(self, client: Any, transaction: bool) -> None:
         self._client = client
         self._transaction = transaction
@@ -129,7 +136,8 @@ class Pipeline(Queued):
         """
         taken = copy(self)
         self.reset()
-        return Asking(taken._execution(raise_on_error), taken._giving_back)  # noqa: SLF001 - its own
+        steps = taken._execution(raise_on_error)  # noqa: SLF001 - its own, as are the others
+        return Asking(steps, taken._giving_back, taken._together)  # noqa: SLF001
 
     def _run(self, steps: Steps[Any]) -> Self:
         self._queue.append(steps)
@@ -146,6 +154,16 @@ class Pipeline(Queued):
         """Give back the grants that were asked for in here; by default there are none."""
         yield from ()
 
+    def _dropping(self, results: Sequence[Any]) -> Steps[None]:
+        """Give grants back where an error is raised in place of all results."""
+        if self._together is None or not self._together.askings:
+            return
+        error = next((each for each in results if isinstance(each, Exception)), None)
+        # After a fault that leaves something open, they are given back aside.
+        if error is not None and is_certain(error):
+            with suppress(Exception):
+                yield from self._giving_back()
+
     def _opening(self) -> Steps[Any]:
         """Do what must be known before anything is queued; by default nothing."""
         yield from ()
@@ -158,6 +176,8 @@ class Pipeline(Queued):
         yield from self._opening()
         results = yield from self._sent(queue)
         try:
+            if raise_on_error:
+                yield from self._dropping(results)
             return checked_results(results, raise_on_error)
         finally:
             # An error that is raised holds this frame, which must not hold the error.
@@ -240,6 +260,76 @@ def _answer(step: Any, replies: Iterator[Any]) -> tuple[Any, Exception | None]:
         return (step.read(reply) if isinstance(step, Operation) else reply), None
     except Exception as raised:  # noqa: BLE001 - it is thrown into the generator
         return None, raised
+
+
+class OwnedPipeline(Pipeline):
+    """A pipeline of a structure's own operations, whose steps the structure itself makes.
+
+    So the two share all that the process knows of the structure.
+
+    Arguments:
+        owner: the structure, or a part of it, with its `client`.
+    """
+
+    _together: AskedTogether
+
+    def __init__(self, owner: Any, transaction: bool) -> None:
+        super().__init__(owner.client, transaction)
+        self._owner = owner
+        self._together = AskedTogether()
+        # The names of the operations that are queued.
+        self._called: set[str] = set()
+
+    def reset(self) -> None:
+        """Forget what is queued."""
+        super().reset()
+        self._together = AskedTogether()
+        self._called = set()
+
+    def _ask(self, asking: Asking[Any]) -> Self:
+        self._together.askings.append(asking)
+        return super()._ask(asking)
+
+    def _opening(self) -> Steps[Any]:
+        return self._together.preparing()
+
+    def _giving_back(self) -> Steps[None]:
+        return self._together.giving_back()
+
+
+def queued_operations(operations: type[Any]) -> Any:
+    """Return an `OwnedPipeline` that queues the operations of a class.
+
+    Arguments:
+        operations: with methods made by `operation` and `asks`.
+    """
+    methods = {}
+    for name in dir(operations):
+        method = getattr(operations, name)
+        if hasattr(method, "steps") or hasattr(method, "asking"):
+            methods[name] = _queueing(method)
+    return type(f"_Queued{operations.__name__}", (OwnedPipeline,), methods)
+
+
+def _queueing(method: Any) -> Any:
+    asking = getattr(method, "asking", None)
+    make = asking or method.steps
+    waiting = inspect.signature(make) if "block" in inspect.signature(make).parameters else None
+
+    @functools.wraps(method)
+    def call(self: OwnedPipeline, /, *args: Any, **options: Any) -> Any:
+        made = make(self._owner, *args, **options)
+        if waiting is not None:
+            block = waiting.bind(self._owner, *args, **options).arguments.get("block", 0)
+            if seconds_of(block, "block"):
+                raise ConfigurationError(
+                    f"block={block!r} has no place on a pipeline, on which nothing waits: leave it"
+                    f" out, or call {method.__name__}() of the structure itself; nothing was queued"
+                )
+        self._called.add(method.__name__)
+        return self._run(made) if asking is None else self._ask(made)
+
+    return call
 
 
 class BlockingPipeline(Pipeline):

@@ -11,7 +11,7 @@ from redis.exceptions import OutOfMemoryError
 from support.fair_queues import after, drained, got, leftovers, mend, queue_on, reap
 from support.patience import GUARD_SECONDS
 from support.servers import AnyServer, RedisServer
-from workstealing.errors import EvictionPolicyError
+from workstealing.errors import EvictionPolicyError, LayoutError
 from workstealing.structures.fair_queue import NewMessage
 
 Start = Callable[..., RedisServer]
@@ -120,3 +120,23 @@ def test_the_virtual_time_does_not_run_out(redis7: RedisServer, estimate: float)
     queue.write("new", {"n": 1})
     assert "new" in {got(queue.read("c")).account for _ in range(3)}
     assert len(drained(queue)) == 98
+
+
+@pytest.mark.parametrize("part", ["accounts", "messages", "leases", "held"])
+def test_an_account_keeps_its_turn_if_its_read_meets_a_foreign_key(
+    redis7: RedisServer, part: str
+) -> None:
+    queue = queue_on(redis7.client())
+    for account in "ab":
+        queue.write(account, {"n": 1})
+    key, ready = queue.keys.of(part), queue.keys.of("ready")
+    assert queue.read("c") is not None
+    before = queue.client.zrange(ready, 0, -1, withscores=True)
+    assert [account for account, _ in before] == [b"b"]
+    queue.client.rename(key, "aside")
+    queue.client.set(key, "foreign")
+    with pytest.raises(LayoutError):
+        queue.read("c")
+    assert queue.client.zrange(ready, 0, -1, withscores=True) == before
+    queue.client.rename("aside", key)
+    assert got(queue.read("c")).account == "b"

@@ -23,6 +23,9 @@ from support.grants import (
 )
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
+from workstealing.jobs import FairQueueReaper
+from workstealing.jobs.fair_queue_reaper import PARTS
+from workstealing.recruiting import Slice
 from workstealing.structures import AsyncFairQueue, FairQueue
 
 MESSAGES = 6
@@ -117,11 +120,12 @@ class TestTheSameReadAgain:
 class TestGivingBack:
     def withdraw(self, queue: FairQueue, commands: list[tuple[Any, ...]]) -> int:
         """Give back the last read of a queue's by its receipt."""
-        receipt = next(each for each in commands[-1] if str(each).find("/read.") > 0)
+        receipt = next(each for each in commands[-1] if str(each).startswith("b'read:"))
         (free,) = (each for each in queue._receipts._free if each[0] == receipt)
         script = queue._script("withdraw").body
-        keys = (*queue.all_keys(), receipt)
-        return int(queue.client.eval(script, len(keys), *keys, free[1], 1))  # type: ignore[arg-type]
+        keys = queue.all_keys()
+        args = (free[1], 1, receipt)
+        return int(queue.client.eval(script, len(keys), *keys, *args))  # type: ignore[arg-type]
 
     def test_by_the_receipt_alone(self, any_server: AnyServer) -> None:
         queue = filled(any_server.client())
@@ -182,25 +186,38 @@ class TestGivingBack:
     def test_a_foreign_receipt_is_none(self, any_server: AnyServer) -> None:
         queue = filled(any_server.client())
         for nonsense in ("", "x", "9" * 40, "-5", "1 a-9-9:1", "nan a-0-0:1", "1 a-0-0:x"):
-            queue.client.set(queue._receipts.take().key, nonsense)
+            queue.client.hset(queue.keys.meta, queue._receipts.take().key, nonsense)
             assert queue.read("c") is not None
             as_written(queue)
-        key = queue.keys.receipt(b"list")
-        queue._receipts._free.append((key, 1))
-        queue.client.rpush(key, "x")
-        for _ in range(2):
-            assert queue.read("c") is not None
-        queue.client.delete(key)
 
-    def test_receipts_are_few_and_end_by_themselves(self, any_server: AnyServer) -> None:
+    def test_receipts_are_few_and_the_reaper_deletes_them(self, any_server: AnyServer) -> None:
         queue = filled(any_server.client())
         for _ in range(4):
             assert queue.read("c") is not None
         queue.read_many("c", 9)
-        client: Any = queue.client
-        found = [each for each in client.scan_iter(count=1000) if b"/read." in each]
-        assert len(found) == 1
-        assert 0 < client.pttl(found[0]) <= 60_000
+        assert len(self.receipts(queue)) == 1
+        part = PARTS.index("reads") / len(PARTS)
+        for seconds, left in ((59, 1), (61, 0)):
+            later = FairQueue(queue.client, "q", clock_shift_ms=seconds * 1000, lease=600)
+            FairQueueReaper(later, random=lambda: part).perform(Slice(25, 60.0))
+            assert len(self.receipts(queue)) == left
+
+    def test_a_queue_that_has_gone_is_not_begun(self, any_server: AnyServer) -> None:
+        queue = filled(any_server.client())
+        client = any_server.client()
+        commands: list[tuple[Any, ...]] = []
+        Repeating(client, lambda words, reply: (commands.append(words), reply)[1])
+        mine = queue_on(client)
+        assert mine.read("c") is not None
+        queue.delete()
+        assert self.withdraw(mine, commands) == 0
+        assert not queue.client.exists(queue.keys.meta)
+
+    @staticmethod
+    def receipts(queue: FairQueue) -> list[bytes]:
+        """Return the fields of meta that are receipts."""
+        fields: Any = queue.client.hkeys(queue.keys.meta)
+        return [each for each in fields if each.startswith(b"read:")]
 
 
 @pytest.fixture

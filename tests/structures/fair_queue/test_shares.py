@@ -337,15 +337,14 @@ def test_a_read_that_was_cut_off_is_not_charged(queue: FairQueue) -> None:
         }
 
     before = counts()
-    args = ("c", 7, 5, 86400_000, 5, 0, 1)
+    receipt, keys = queue.keys.receipt(b"nonce"), queue.all_keys()
+    args = ("c", 7, receipt, 5, 86400_000, 5, 0, 1)
     for _ in range(3):
-        receipt = queue.keys.receipt(b"nonce")
-        keys = (*queue.all_keys(), receipt)
         read, withdraw = queue._script("read"), queue._script("withdraw")
         reply = queue.client.eval(read.body, len(keys), *keys, *args)
         assert reply[0] == 0
         assert counts() != before
-        given = queue.client.eval(withdraw.body, len(keys), *keys, args[1], 1)
+        given = queue.client.eval(withdraw.body, len(keys), *keys, args[1], 1, receipt)
         assert given == len(reply) - 3
         assert counts() == before
         found = queue.client.zrange(queue.keys.of("ready"), 0, -1, withscores=True)

@@ -185,13 +185,13 @@ class Withdrawn(Held):
 
     def before(self, queue: FairQueue) -> None:
         queue.write("a", {"n": 1})
-        read, self.keys = queue._script("read"), (*queue.all_keys(), queue.keys.receipt(b"x"))
-        args = ("other", 7, 1, 600_000, 5, 0, 1)
+        read, self.keys = queue._script("read"), queue.all_keys()
+        args = ("other", 7, queue.keys.receipt(b"x"), 1, 600_000, 5, 0, 1)
         assert queue.client.eval(read.body, len(self.keys), *self.keys, *args)[0] == 0
 
     def between(self, queue: FairQueue) -> None:
         body = queue._script("withdraw").body
-        assert queue.client.eval(body, len(self.keys), *self.keys, 7, 1) == 1
+        assert queue.client.eval(body, len(self.keys), *self.keys, 7, 1, b"read:x") == 1
 
 
 SCENES = (

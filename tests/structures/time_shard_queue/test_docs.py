@@ -19,6 +19,7 @@ def test_the_blocks(redis7: RedisServer, capsys: pytest.CaptureFixture[str]) -> 
     with running("docs/time_shard_queue.md", replace=here) as page:
         page.run(send=sent.append)
         assert sent == [b"call 18"]
+        assert len(page.run()["ids"]) == 2
         page.run()
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
         assert [line[0] for line in lines] == list("012345")

@@ -29,6 +29,8 @@ class FairQueueBase(PlacedQueue):
 
     family = "fair_queue"
     keys: FairQueueNames
+    # Whether a pipeline, whose steps are about to be sent, has just read the place.
+    _is_placed_now = False
 
     def __init__(  # noqa: PLR0917 - the settings that the public class has in this order
         self,
@@ -85,10 +87,12 @@ class FairQueueBase(PlacedQueue):
         A queue that has gone since this process was here may have lost its namespace, too, without
         which no job finds it: the script changes nothing then, and is sent again after a look.
         """
-        is_placed = int(self._place is None)
+        place = self._place
+        is_placed = int(place is None or self._is_placed_now)
         reply = yield (yield from self._using(name, is_placed, *args, once=once))
         if reply == _GONE:
-            self.forget()
+            if self._place is place:
+                self.forget()
             reply = yield (yield from self._using(name, 1, *args, once=once))
         return reply
 

@@ -46,6 +46,7 @@ class FairQueueNames(NamesBeside[bytes]):
         """Return the key of one of `PARTS`."""
         return self.parts[PARTS.index(part)]
 
-    def receipt(self, nonce: bytes) -> bytes:
-        """Return the key of the receipts that a reader names by a nonce."""
-        return self.base + b"read." + nonce
+    @staticmethod
+    def receipt(nonce: bytes) -> bytes:
+        """Return the field of `meta` for the receipts that a reader names by a nonce."""
+        return b"read:" + nonce

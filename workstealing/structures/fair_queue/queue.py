@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workstealing.store.grants import AsynchronousAsks, BlockingAsks
 from workstealing.store.operations import (
@@ -15,8 +15,14 @@ from workstealing.store.operations import (
     operation,
 )
 from workstealing.store.paging import Page
+from workstealing.store.pipeline import (
+    AsyncPipeline,
+    BlockingPipeline,
+    OwnedPipeline,
+    queued_operations,
+)
 from workstealing.store.scripts import load
-from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
+from workstealing.structures.access import DUE, OPENING_SCRIPTS, QUEUED, Access
 from workstealing.structures.fair_queue.base import FairQueueBase, FairQueueNamespace
 from workstealing.structures.fair_queue.message import DeadFairMessage
 from workstealing.structures.fair_queue.names import FAIR_VERSION, FairQueueNames
@@ -98,7 +104,11 @@ class FairDeleting(FairQueueBase):
         return max(0, int(deleted))
 
 
-class _FairOperations(FairReading, FairDescribing, FairDeleting, Structure):
+class _FairQueueOperations(FairReading, FairDescribing, FairDeleting):
+    """The operations of a queue, for the blocking, the asyncio and the pipeline form."""
+
+
+class _FairOperations(_FairQueueOperations, Structure):
     """The operations of both forms, and the answers to the dashboard, `doctor` and `drain`."""
 
     kind = "fair queue"
@@ -108,7 +118,7 @@ class _FairOperations(FairReading, FairDescribing, FairDeleting, Structure):
             "{*}:ws:NAMESPACE:*",
         ),
         scripts=("fair_queue", *OPENING_SCRIPTS),
-        commands=ALWAYS | DUE | {"EXISTS", "HGET", "HLEN", "HMGET", "XREAD"},
+        commands=QUEUED | DUE | {"EXISTS", "HGET", "HLEN", "HMGET", "XREAD"},
     )
 
     def size_steps(self) -> Steps[int | None]:
@@ -191,6 +201,53 @@ class FairQueue(_FairOperations, BlockingAsks, BlockingWaiting):
     Source: start-time fair queueing (Goyal, Vin and Cheng, 1996).
     """
 
+    def pipeline(self, transaction: bool = True) -> FairQueuePipeline:
+        """Return a pipeline: its calls are sent, with the user's own commands, by `execute`."""
+        return FairQueuePipeline(self, transaction)
+
 
 class AsyncFairQueue(_FairOperations, AsynchronousAsks, AsynchronousWaiting):
     """A `FairQueue` on a redis.asyncio client: every method is awaited."""
+
+    def pipeline(self, transaction: bool = True) -> AsyncFairQueuePipeline:
+        """Return a pipeline whose `execute` is awaited; see `FairQueue.pipeline`."""
+        return AsyncFairQueuePipeline(self, transaction)
+
+
+if TYPE_CHECKING:
+
+    class _QueuedFairQueue(OwnedPipeline, _FairQueueOperations):
+        pass
+
+else:
+    _QueuedFairQueue = queued_operations(_FairQueueOperations)
+
+
+class _EitherFairQueuePipeline(_QueuedFairQueue):
+    """Both forms of a pipeline find the queue's place before anything is queued."""
+
+    def _execution(self, raise_on_error: bool) -> Steps[list[Any]]:
+        try:
+            return (yield from super()._execution(raise_on_error))
+        finally:
+            self._owner._is_placed_now = False  # noqa: SLF001 - a part of it
+
+    def _opening(self) -> Steps[Any]:
+        queue = self._owner
+        if queue._place is None:  # noqa: SLF001 - a part of it
+            yield from queue._placing()  # noqa: SLF001
+            queue._is_placed_now = True  # noqa: SLF001
+        yield from super()._opening()
+
+
+class FairQueuePipeline(_EitherFairQueuePipeline, BlockingPipeline):
+    """The methods of a `FairQueue`, and the user's own commands, sent together by `execute`.
+
+    One round trip; a few more at the first use, and every five seconds for a consumer that reads. A
+    call that finds the queue gone since then is finished after the rest, outside of its
+    transaction: nothing of it had been done.
+    """
+
+
+class AsyncFairQueuePipeline(_EitherFairQueuePipeline, AsyncPipeline):
+    """A `FairQueuePipeline` whose `execute` is awaited."""

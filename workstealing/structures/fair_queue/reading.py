@@ -21,7 +21,7 @@ from workstealing.errors import LayoutError
 from workstealing.recruiting.checks import checked_count
 from workstealing.store.blocking import block_ms
 from workstealing.store.grants import AskedReads, Asking, Receipts, asks
-from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait
+from workstealing.store.operations import Steps, Wait
 from workstealing.structures.fair_queue.base import ANNOUNCE_SECONDS
 from workstealing.structures.fair_queue.message import FairMessage, SharedTime
 from workstealing.structures.fair_queue.settling import FairSettling, described
@@ -141,7 +141,12 @@ class FairReading(FairWriting, FairSettling):
         patience = Patience(seconds, most, not self.notify, self.monotonic)
         asked = AskedReads(self._receipts, consumer)
         steps = self._reading_on(asked, n, patience, same_account, settled)
-        return Asking(steps, lambda: self._giving_back(asked), asked)
+        return Asking(
+            steps,
+            lambda: self._withdrawing(asked),
+            asked,
+            lambda: self._announcing_if_due(asked.consumer),
+        )
 
     @cached_property
     def _receipts(self) -> Receipts:
@@ -151,14 +156,10 @@ class FairReading(FairWriting, FairSettling):
     def _announced(self) -> dict[str | bytes, float]:
         return {}
 
-    def _giving_back(self, asked: AskedReads) -> Steps[None]:
+    def _withdrawing(self, asked: AskedReads) -> Steps[None]:
         """Give back what the reads of a call were granted, by their receipts; one round trip."""
         operations = [
-            Operation(
-                self._script("withdraw"),
-                (*self.all_keys(), receipt.key),
-                (receipt.number, int(self.notify)),
-            )
+            self._asking("withdraw", receipt.number, int(self.notify), receipt.key)
             for receipt, _ in asked.open()
         ]
         if operations:
@@ -230,22 +231,14 @@ class FairReading(FairWriting, FairSettling):
     ) -> Steps[tuple[int, list[FairMessage] | EmptyLook]]:
         """Look for n messages at most, until some are found or it is certain that none is there."""
         consumer = asked.consumer
-        announced = self._announced.get(consumer)
-        # A queue that is read is in use, however short its time to live.
-        often = min(ANNOUNCE_SECONDS, self.ttl / 4)
-        if announced is None or self.monotonic() - announced >= often:
-            yield from self._announcing(consumer)
+        yield from self._announcing_if_due(consumer)
         done = 0
         while True:
             receipt = asked.ask((0,))
-            reply = yield Operation(
-                self._script("read"),
-                (*self.all_keys(), receipt.key),
-                (
-                    *(consumer, receipt.number, n, self.lease_ms, self.max_attempts),
-                    *(int(same_account), int(self.notify), *settled),
-                ),
-                options=AS_BYTES,
+            reply = yield self._asking(
+                "read",
+                *(consumer, receipt.number, receipt.key, n, self.lease_ms, self.max_attempts),
+                *(int(same_account), int(self.notify), *settled),
             )
             kind, now, count, *rest = reply
             done, settled = done + int(count), ()
@@ -270,8 +263,13 @@ class FairReading(FairWriting, FairSettling):
             # What was looked at was gone, or a former sending of this read has had it.
             asked.renew()
 
-    def _announcing(self, consumer: str | bytes) -> Steps[None]:
-        """Say that a consumer is alive; one round trip."""
+    def _announcing_if_due(self, consumer: str | bytes) -> Steps[None]:
+        """Say that a consumer is alive, if it has not said so lately; one round trip."""
+        announced = self._announced.get(consumer)
+        # A queue that is read is in use, however short its time to live.
+        often = min(ANNOUNCE_SECONDS, self.ttl / 4)
+        if announced is not None and self.monotonic() - announced < often:
+            return
         yield from self._beginning("announce", consumer, self.lease_ms)
         if len(self._announced) >= CONSUMERS_KNOWN:
             # Consumers that still read are announced once more.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
@@ -15,6 +15,12 @@ from workstealing.store.operations import (
     operation,
 )
 from workstealing.store.paging import LOOKED_AT, Page, oldest
+from workstealing.store.pipeline import (
+    AsyncPipeline,
+    BlockingPipeline,
+    OwnedPipeline,
+    queued_operations,
+)
 from workstealing.structures.layout import checked_text
 from workstealing.structures.log.base import checked_integer
 from workstealing.structures.log.group_reading import (
@@ -273,6 +279,10 @@ class LogGroup(_GroupOperations, BlockingWaiting):
     and turns that end, added.
     """
 
+    def pipeline(self, transaction: bool = True) -> LogGroupPipeline:
+        """Return a pipeline: its calls are sent, with the user's own commands, by `execute`."""
+        return LogGroupPipeline(self, transaction)
+
 
 class AsyncLogGroup(_GroupOperations, AsynchronousWaiting):
     """A `LogGroup` of an `AsyncLog`: every method is awaited.
@@ -280,6 +290,32 @@ class AsyncLogGroup(_GroupOperations, AsynchronousWaiting):
     If a `read` is cancelled just as entries come, it may have got them. Then the group treats them
     as the entries of a member that has died.
     """
+
+    def pipeline(self, transaction: bool = True) -> AsyncLogGroupPipeline:
+        """Return a pipeline whose `execute` is awaited; see `LogGroup.pipeline`."""
+        return AsyncLogGroupPipeline(self, transaction)
+
+
+if TYPE_CHECKING:
+
+    class _QueuedLogGroup(OwnedPipeline, _GroupOperations):
+        pass
+
+else:
+    _QueuedLogGroup = queued_operations(_GroupOperations)
+
+
+class LogGroupPipeline(_QueuedLogGroup, BlockingPipeline):
+    """The methods of a `LogGroup`, and the user's own commands, sent together by `execute`.
+
+    One round trip, and those that a call needs more by itself: a read, if the group has moved to
+    another block since, outside of the transaction. Entries of a read whose reply is lost are those
+    of a member that has died.
+    """
+
+
+class AsyncLogGroupPipeline(_QueuedLogGroup, AsyncPipeline):
+    """A `LogGroupPipeline` whose `execute` is awaited."""
 
 
 class GroupDead(DeadLetters):

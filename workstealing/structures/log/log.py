@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
 from itertools import repeat
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar
 
 from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError
@@ -25,13 +25,19 @@ from workstealing.store.operations import (
     Steps,
     command,
 )
+from workstealing.store.pipeline import (
+    AsyncPipeline,
+    BlockingPipeline,
+    OwnedPipeline,
+    queued_operations,
+)
 from workstealing.structures.layout import as_text
 from workstealing.structures.log.base import LOG_VERSION, MOST_BLOCK
 from workstealing.structures.log.blocks import HEADER_BYTES, compress_codec, head_of
 from workstealing.structures.log.group import AsyncLogGroup, GroupDead, LogGroup
 from workstealing.structures.log.group_reading import stored_settings
 from workstealing.structures.log.reading import LogRange, ReadingEntries
-from workstealing.structures.log.writing import Appending, Removing
+from workstealing.structures.log.writing import Appending, Removing, Together, check_append
 from workstealing.structures.stored import holding_ours, stored_number
 from workstealing.structures.structure import NOTE, OK, Check, DeadLetters
 
@@ -314,6 +320,10 @@ class Log(_LogOperations, BlockingWaiting):
         """Return a group of readers that share the entries; see `LogGroup`. No round trip."""
         return LogGroup(self, name, start, ack, lease, max_attempts)
 
+    def pipeline(self, transaction: bool = True) -> LogPipeline:
+        """Return a pipeline: its calls are sent, with the user's own commands, by `execute`."""
+        return LogPipeline(self, transaction)
+
     def iterate(
         self, start: int = 0, stop: int | None = None, *, reverse: bool = False, prefetch: int = 1
     ) -> Iterator[Any]:
@@ -373,6 +383,10 @@ class AsyncLog(_LogOperations, AsynchronousWaiting):
         """Return a group of readers that share the entries; see `LogGroup`. No round trip."""
         return AsyncLogGroup(self, name, start, ack, lease, max_attempts)
 
+    def pipeline(self, transaction: bool = True) -> AsyncLogPipeline:
+        """Return a pipeline whose `execute` is awaited; see `Log.pipeline`."""
+        return AsyncLogPipeline(self, transaction)
+
     async def iterate(
         self, start: int = 0, stop: int | None = None, *, reverse: bool = False, prefetch: int = 1
     ) -> AsyncGenerator[Any, None]:
@@ -400,3 +414,50 @@ class AsyncLog(_LogOperations, AsynchronousWaiting):
 
     async def _load(self, offset: int, number: int) -> tuple[LogRange, list[Any]]:
         return await self.read_range(offset, number)
+
+
+if TYPE_CHECKING:
+
+    class _QueuedLog(OwnedPipeline, _LogOperations):
+        pass
+
+else:
+    _QueuedLog = queued_operations(_LogOperations)
+
+
+class _EitherLogPipeline(_QueuedLog):
+    """Both forms of a pipeline learn the log's end before anything is queued."""
+
+    def __init__(self, log: Log | AsyncLog, transaction: bool) -> None:
+        super().__init__(log, transaction)
+        self._appends = Together(log.known)
+
+    def append(self, /, *entries: Any, keep: int | None = None, **others: Never) -> Self:
+        """Append entries behind those of the pipeline's former appends; see `Log.append`."""
+        check_append(entries, others)
+        steps = self._owner.append_steps(entries, keep, together=self._appends)
+        return self._run(steps)
+
+    def reset(self) -> None:
+        """Forget what is queued."""
+        super().reset()
+        self._appends = Together(self._owner.known)
+
+    def _opening(self) -> Steps[Any]:
+        log = self._owner
+        if self._appends.number and not log.known.next:
+            yield from log.read_steps(0, 0)
+        self._appends.known = log.known
+
+
+class LogPipeline(_EitherLogPipeline, BlockingPipeline):
+    """The methods of a `Log`, and the user's own commands, sent together by `execute`.
+
+    One round trip, and one more at first; entries stay in the order of their appends. If others
+    have appended so much that an append does not find the end, it and those behind it are finished
+    after the rest, outside of the transaction: nothing of them had been done.
+    """
+
+
+class AsyncLogPipeline(_EitherLogPipeline, AsyncPipeline):
+    """A `LogPipeline` whose `execute` is awaited."""

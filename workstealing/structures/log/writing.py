@@ -42,6 +42,8 @@ MOST_BYTES = 512 * 1024 * 1024
 """The most bytes of one entry, or of all in a call: the server's limit for one value."""
 # Extra blocks for entries that others append meanwhile: twice as many at each try.
 _SPARE_BLOCKS, _MOST_SPARE_BLOCKS = 1, 1_024
+# The most blocks that the appends of a pipeline are told of beside their own.
+_BLOCKS_TOGETHER = 64
 EVICTED_BLOCKS = 100
 """How many blocks a call with `keep` frees at most, beside those that it fills."""
 WOKEN_GROUPS = 64
@@ -62,6 +64,36 @@ class Marker:
     batch: int
     rows: int
     digest: str
+
+
+class Together:
+    """The appends of one pipeline, which keep their order.
+
+    All of them begin with the same belief. One that finds the log longer than the belief allows
+    appends nothing, and then those behind it append nothing either, because a log only grows.
+    They are repeated one after the other.
+
+    Attributes: number: of the entries of all appends; known: the belief, as it is sent; woken: the
+    groups that were woken when all was sent.
+    """
+
+    __slots__ = ("known", "number", "woken")
+
+    def __init__(self, known: Known) -> None:
+        self.number = 0
+        self.known = known
+        self.woken: set[bytes] = set()
+
+    @property
+    def most(self) -> int:
+        """The highest end behind which an append of the belief comes."""
+        block = self.known.block
+        return self.known.next + min(self.number, _BLOCKS_TOGETHER * block) + block
+
+    def spare(self, batch: int) -> int:
+        """Return how many more blocks than a batch needs right behind the known end."""
+        known = self.known
+        return (self.most + batch - 1) // known.block - (known.next + batch - 1) // known.block
 
 
 class WrittenRows(NamedTuple):
@@ -92,15 +124,20 @@ class Appending(LogBase):
         call; one more for each 64 groups beyond the first 64 in which members wait. About 12 Redis
         commands, three for each block and some 15 for each such group.
         """
-        refuse_options(others)
-        if [each for each in entries[:3:2] if type(each) is str] == ["BACKLOG", "ENTRIES"]:
-            refuse_options(["BACKLOG"])
+        check_append(entries, others)
         return self.append_steps(entries, keep)
 
     def append_steps(
-        self, entries: Any, keep: int | None = None, marker: Marker | None = None
+        self,
+        entries: Any,
+        keep: int | None = None,
+        marker: Marker | None = None,
+        together: Together | None = None,
     ) -> Steps[Any]:
         """Append entries, once for each marker; see `append`.
+
+        Arguments:
+            together: of a pipeline's appends.
 
         Returns: the offset of the first; `WrittenRows`, with nothing appended, if the marker does
         not match the rows written so far.
@@ -117,15 +154,25 @@ class Appending(LogBase):
                 checked_integer(marker.rows, "rows", 0),
                 marker.digest,
             )
-        return self._appended(batch, least, written, note)
+        if together is not None:
+            together.number += len(batch)
+        return self._appended(batch, least, written, note, together)
 
     def _appended(
-        self, batch: list[bytes], least: int | str, written: bytes, note: tuple[Any, ...]
+        self,
+        batch: list[bytes],
+        least: int | str,
+        written: bytes,
+        note: tuple[Any, ...],
+        together: Together | None,
     ) -> Steps[Any]:
         for tried in range(_TRIES):
             known = self.known
             spare = min(_SPARE_BLOCKS << tried, _MOST_SPARE_BLOCKS)
-            settings = self._arguments(known, batch, least, written, note, spare)
+            most: int | str = ""
+            if together is not None:
+                known, most, spare = together.known, together.most, together.spare(len(batch))
+            settings = self._arguments(known, batch, least, written, note, spare, most)
             # A batch with a marker is found to be there already.
             reply = yield self.on_keys("append", *settings, once=written == self.keys.meta)
             offset = int(reply[0])
@@ -133,7 +180,12 @@ class Appending(LogBase):
                 self.has_lost(known, offset)
                 _, kept, *waiting = reply
                 self.note(next=offset + len(batch), kept=int(kept), groups=tuple(waiting))
-                yield from self._wake(set(waiting).difference(known.groups[:WOKEN_GROUPS]))
+                asleep = set(waiting).difference(known.groups[:WOKEN_GROUPS])
+                if together is not None:
+                    # The first of them has woken them when all entries were there.
+                    asleep -= together.woken
+                    together.woken |= asleep
+                yield from self._wake(asleep)
                 return offset
             if offset == -2:
                 return WrittenRows(int(reply[1]), int(reply[2]), reply[3].decode())
@@ -142,6 +194,7 @@ class Appending(LogBase):
             self.note(next=int(tail), kept=int(kept), block=int(block), groups=tuple(waiting))
             # The log's own blocks may be smaller than was expected.
             checked_entries(batch, int(block))
+            together = None
         raise LayoutError(
             f"others append to the log {self.name!r} faster than one batch can be written: let them"
             " append more entries by fewer calls; nothing was written"
@@ -178,6 +231,7 @@ class Appending(LogBase):
         written: bytes,
         note: tuple[Any, ...],
         spare: int,
+        most: int | str,
     ) -> tuple[Any, ...]:
         keys = self.keys
         low = known.next // known.block
@@ -190,8 +244,17 @@ class Appending(LogBase):
         fixed = (keys.meta, keys.news, keys.full, keys.raw, keys.times, written, keys.waiting)
         groups = self._waking(known.groups[:WOKEN_GROUPS])
         blocks = (*keys.blocks(low, needed), *keys.blocks(known.kept, evicted))
-        settings = (known.block, WOKEN_GROUPS, least, low, needed, known.kept, evicted)
-        return ((*fixed, *blocks, *groups), *settings, *note, *batch)
+        # Several appends must not be refused apart, for a group that is unknown at one of them.
+        woken = WOKEN_GROUPS if most == "" else 0
+        settings = (known.block, woken, least, low, needed, known.kept, evicted)
+        return ((*fixed, *blocks, *groups), *settings, *note, most, *batch)
+
+
+def check_append(entries: tuple[Any, ...], others: Iterable[object]) -> None:
+    """Refuse what RCP 11 says elsewhere. Raises: ConfigurationError; TypeError."""
+    refuse_options(others)
+    if [each for each in entries[:3:2] if type(each) is str] == ["BACKLOG", "ENTRIES"]:
+        refuse_options(["BACKLOG"])
 
 
 def checked_entries(entries: list[bytes], block: int) -> list[bytes]:

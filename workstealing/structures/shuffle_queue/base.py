@@ -26,6 +26,8 @@ class QueueBase(PlacedQueue):
 
     family = "shuffle_queue"
     keys: QueueNames
+    # Whether the writers' view of the groups was read, and no group has joined here since.
+    _has_learned = False
 
     def __init__(  # noqa: PLR0917 - the settings that the public class has in this order
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workstealing.store.grants import AsynchronousAsks, BlockingAsks
 from workstealing.store.keys import to_bytes
@@ -24,8 +24,14 @@ from workstealing.store.operations import (
     operation,
 )
 from workstealing.store.paging import Page
+from workstealing.store.pipeline import (
+    AsyncPipeline,
+    BlockingPipeline,
+    OwnedPipeline,
+    queued_operations,
+)
 from workstealing.store.scripts import load
-from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
+from workstealing.structures.access import DUE, OPENING_SCRIPTS, QUEUED, Access
 from workstealing.structures.queue_place import KEYS_A_SCRIPT, Deleted, IdleQueues
 from workstealing.structures.shuffle_queue.base import QueueBase, QueueNamespace
 from workstealing.structures.shuffle_queue.exchanging import Exchanging
@@ -161,7 +167,11 @@ class Deleting(QueueBase):
         return deleted
 
 
-class _Operations(Writing, Exchanging, Describing, Deleting, Structure):
+class _QueueOperations(Writing, Exchanging, Describing, Deleting):
+    """The operations of a queue, for the blocking, the asyncio and the pipeline form."""
+
+
+class _Operations(_QueueOperations, Structure):
     """The operations of both forms, and the answers to the dashboard, `doctor` and `drain`."""
 
     kind = "shuffle queue"
@@ -171,7 +181,7 @@ class _Operations(Writing, Exchanging, Describing, Deleting, Structure):
             "{*}:ws:NAMESPACE:*",
         ),
         scripts=("shuffle_queue", *OPENING_SCRIPTS),
-        commands=ALWAYS
+        commands=QUEUED
         | DUE
         | {"HEXISTS", "HGETALL", "HLEN", "HMGET", "HRANDFIELD", "XREAD", "XPENDING"}
         | {"ZRANGEBYSCORE"},
@@ -274,6 +284,46 @@ class ShuffleQueue(_Operations, BlockingAsks, BlockingWaiting):
     have messages added.
     """
 
+    def pipeline(self, transaction: bool = True) -> ShuffleQueuePipeline:
+        """Return a pipeline: its calls are sent, with the user's own commands, by `execute`."""
+        return ShuffleQueuePipeline(self, transaction)
+
 
 class AsyncShuffleQueue(_Operations, AsynchronousAsks, AsynchronousWaiting):
     """A `ShuffleQueue` on a redis.asyncio client: every method is awaited."""
+
+    def pipeline(self, transaction: bool = True) -> AsyncShuffleQueuePipeline:
+        """Return a pipeline whose `execute` is awaited; see `ShuffleQueue.pipeline`."""
+        return AsyncShuffleQueuePipeline(self, transaction)
+
+
+if TYPE_CHECKING:
+
+    class _QueuedQueue(OwnedPipeline, _QueueOperations):
+        pass
+
+else:
+    _QueuedQueue = queued_operations(_QueueOperations)
+
+
+class _EitherShuffleQueuePipeline(_QueuedQueue):
+    """Both forms of a pipeline learn the groups before anything is queued."""
+
+    def _opening(self) -> Steps[Any]:
+        yield from self._owner._placing()  # noqa: SLF001 - a part of it
+        yield from super()._opening()
+        if self._called & {"write", "write_many"}:
+            yield from self._owner.learning_steps()
+
+
+class ShuffleQueuePipeline(_EitherShuffleQueuePipeline, BlockingPipeline):
+    """The methods of a `ShuffleQueue`, and the user's own commands, sent together by `execute`.
+
+    One round trip; a few more at the first use, and every five seconds for a consumer that reads. A
+    write that does not know a new group, and a read that does not know whose turn it is, is
+    finished after the rest, outside of its transaction: nothing of it had been done.
+    """
+
+
+class AsyncShuffleQueuePipeline(_EitherShuffleQueuePipeline, AsyncPipeline):
+    """A `ShuffleQueuePipeline` whose `execute` is awaited."""

@@ -170,13 +170,24 @@ class ReadingMessages(QueueBase):
         patience = Patience(seconds, self.ttl / 3, not self.notify, self.monotonic)
         asked = AskedReads(self._receipts, consumer)
         steps = self._reading_on(view, asked, n, prefer, patience)
-        return Asking(steps, lambda: self._giving_back(view, asked), asked)
+        return Asking(
+            steps,
+            lambda: self._withdrawing(view, asked),
+            asked,
+            lambda: self._preparing(view, consumer),
+        )
+
+    def _preparing(self, view: View, consumer: str | bytes) -> Steps[None]:
+        if (yield from self._announced_anew(view, consumer)) and view.plan:
+            # A full look is due.
+            self._expect(view, view.plan, view.last)
+            view.plan = None
 
     @cached_property
     def _receipts(self) -> Receipts:
         return Receipts(self.keys.receipt)
 
-    def _giving_back(self, view: View, asked: AskedReads) -> Steps[None]:
+    def _withdrawing(self, view: View, asked: AskedReads) -> Steps[None]:
         """Give back what the reads of a call were granted, by their receipts; one round trip."""
         keys, names = self.keys, view.names
         beside = (names.ring, names.returned, names.delayed, keys.legacy)
@@ -298,16 +309,9 @@ class ReadingMessages(QueueBase):
         woken: int | None = None,
     ) -> Steps[tuple[list[Message], bool] | NoMessages]:
         """Look once, for n messages at most; say too whether more may be left."""
-        consumer = asked.consumer
-        announced = view.announced.get(consumer)
-        # A queue that is read is in use, however short its time to live.
-        often = min(ANNOUNCE_SECONDS, self.ttl / 4)
         # A plan may go round for ever. A full look, which lets a legacy stream in, is due both
         # after so many messages and after so long.
-        is_due = view.delays.is_full
-        if announced is None or self.monotonic() - announced >= often:
-            yield from self._announcing(view, consumer)
-            is_due = True
+        is_due = (yield from self._announced_anew(view, asked.consumer)) or view.delays.is_full
         left = ""
         if n == 1 and prefer is None and view.plan and not is_due:
             found = yield from self._next(view, asked)
@@ -479,6 +483,16 @@ class ReadingMessages(QueueBase):
             note_pickup_delay(message)
         return messages
 
+    def _announced_anew(self, view: View, consumer: str | bytes) -> Steps[bool]:
+        """Say that a consumer is alive if that is due; return whether it was."""
+        announced = view.announced.get(consumer)
+        # A queue that is read is in use, however short its time to live.
+        often = min(ANNOUNCE_SECONDS, self.ttl / 4)
+        if announced is not None and self.monotonic() - announced < often:
+            return False
+        yield from self._announcing(view, consumer)
+        return True
+
     def _announcing(self, view: View, consumer: str | bytes) -> Steps[None]:
         """Say that a consumer is alive, and let its group read the queue.
 
@@ -539,6 +553,8 @@ class ReadingMessages(QueueBase):
             )
             view.span = int(span)
             if done:
+                # The writers' view of the groups is an old one now.
+                self._has_learned = False
                 return
 
 

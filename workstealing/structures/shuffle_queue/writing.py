@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.operations import Operation, Steps, operation
+from workstealing.store.operations import AS_BYTES, Operation, Steps, command, operation
 from workstealing.store.paging import Page
 from workstealing.structures.layout import as_text, checked_text
 from workstealing.structures.queue_messages import (
@@ -33,6 +33,7 @@ from workstealing.structures.shuffle_queue.message import (
 )
 from workstealing.structures.shuffle_queue.names import stored_place
 from workstealing.structures.shuffle_queue.streams import checked_tenant
+from workstealing.structures.stored import holding_ours
 
 MOST_OVERDUE = 1000
 ACCOUNTS_KNOWN = 4096
@@ -199,12 +200,26 @@ class Writing(QueueBase):
                 # The queue has gone, and its namespace perhaps, without which no job finds it.
                 self.forget()
                 due, mark, text = yield from self._placing()
-            self._known = (as_text(now_joined), tuple(keys.group(name).ring for name in groups))
+            rings = tuple(keys.group(name).ring for name in groups)
+            self._known, self._has_learned = (as_text(now_joined), rings), True
         raise LayoutError(
             f"the groups of the queue {keys.text!r} change faster than one message can be written:"
             " stop the program that makes and deletes groups all the time;"
             f" {written_text(before)}"
         )
+
+    def learning_steps(self) -> Steps[None]:
+        """Learn the groups, if none is known: a write that does not know them writes nothing."""
+        if self._has_learned:
+            return
+        # In this order: a group that comes in between makes the number an old one.
+        with holding_ours(self.keys.meta):
+            (joined,), groups = yield [
+                command("HMGET", self.keys.meta, "joined", options=AS_BYTES),
+                self._step("groups", (self.keys.meta,)),
+            ]
+        rings = tuple(self.keys.group(name).ring for name in groups)
+        self._known, self._has_learned = (as_text(joined or b"0"), rings), True
 
     def _learn(self, account: str | bytes, called: str) -> tuple[bytes, ...]:
         checked_tenant(account, called)

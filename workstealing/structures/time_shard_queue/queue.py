@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import DataError
 
@@ -15,6 +15,12 @@ from workstealing.store.job_client import wrong_form
 from workstealing.store.keys import require_users_name, to_bytes
 from workstealing.store.operations import Asynchronous, Steps, operation
 from workstealing.store.paging import Page, oldest
+from workstealing.store.pipeline import (
+    AsyncPipeline,
+    BlockingPipeline,
+    OwnedPipeline,
+    queued_operations,
+)
 from workstealing.structures.access import OPENING_SCRIPTS, QUEUED, Access
 from workstealing.structures.structure import (
     FAULT,
@@ -101,6 +107,8 @@ class _TimeShardQueueOperations(Structure):
         self.time_shards: TimeShards = store.bind(to_bytes(name), self.rotation)
         """This queue in its store."""
         self.clock = clock
+        # The time shards that pipelines have put into.
+        self._marked: set[int] = set()
         self.name = to_bytes(name).decode(errors="backslashreplace")
 
     def now_ms(self) -> int:
@@ -333,6 +341,15 @@ class _TimeShardQueueOperations(Structure):
         careful = "; with 6 or more its sweeper would never meet anybody" if few else ""
         return (Check("", OK, f"{named}: {_turns(rotation)}{careful}"),)
 
+    def opening_steps(self, puts: bool) -> Steps[None]:
+        """Open the queue for a pipeline; if that puts, mark the producers' time shard."""
+        yield from self._opening(create=puts)
+        now_s = self.clock.time()
+        time_shard = self.rotation.producing(int(now_s * 1000))
+        if puts and time_shard not in self._marked:
+            yield from self.time_shards.put(time_shard, (), now_s)
+            self._marked.add(time_shard)
+
     def _opening(self, create: bool = False, only_read: bool = False) -> Steps[None]:
         # Only a put writes down the layout.
         found = yield from self.time_shards.open(create, only_read)
@@ -491,6 +508,13 @@ class TimeShardQueue(_TimeShardQueueOperations, BlockingAsks):
     Source: the time shards of cassandra-ruby-queue (whose own arithmetic jumps at each hour).
     """
 
+    def pipeline(self, transaction: bool = True) -> TimeShardQueuePipeline:
+        """Return a pipeline: its calls are sent, with the user's own commands, by `execute`.
+
+        Raises: ConfigurationError on Cassandra.
+        """
+        return TimeShardQueuePipeline(self, transaction)
+
     def _run(self, steps: Steps[T]) -> T:
         result: T = self.store.run(steps)
         return result
@@ -503,6 +527,10 @@ class TimeShardQueue(_TimeShardQueueOperations, BlockingAsks):
 class AsyncTimeShardQueue(_TimeShardQueueOperations, AsynchronousAsks):
     """A `TimeShardQueue` on a store for asyncio: every method is awaited."""
 
+    def pipeline(self, transaction: bool = True) -> AsyncTimeShardQueuePipeline:
+        """Return a pipeline whose `execute` is awaited; see `TimeShardQueue.pipeline`."""
+        return AsyncTimeShardQueuePipeline(self, transaction)
+
     def _run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
         result: Coroutine[Any, Any, T] = self.store.run(steps)
         return result
@@ -510,6 +538,43 @@ class AsyncTimeShardQueue(_TimeShardQueueOperations, AsynchronousAsks):
     def _ask(self, asking: Asking[T]) -> Coroutine[Any, Any, T]:
         ask = getattr(self.store, "ask", None)
         return self._run(asking.steps) if ask is None else ask(asking)
+
+
+if TYPE_CHECKING:
+
+    class _QueuedTimeShards(OwnedPipeline, _TimeShardQueueOperations):  # type: ignore[misc]
+        pass
+
+else:
+    _QueuedTimeShards = queued_operations(_TimeShardQueueOperations)
+
+
+class _EitherTimeShardPipeline(_QueuedTimeShards):
+    """Both forms of a pipeline check the layout before anything is queued."""
+
+    def __init__(self, queue: _TimeShardQueueOperations, transaction: bool) -> None:
+        if queue.client is None:
+            raise ConfigurationError(
+                f"a queue in a {type(queue.store).__name__} has no pipeline, because its database"
+                " has none: call the methods of the queue, or keep it in a RedisStore"
+            )
+        super().__init__(queue, transaction)
+
+    def _opening(self) -> Steps[Any]:  # type: ignore[override]
+        puts = not self._called.isdisjoint({"put", "put_many"})
+        yield from self._owner.opening_steps(puts)
+
+
+class TimeShardQueuePipeline(_EitherTimeShardPipeline, BlockingPipeline):
+    """The methods of a `TimeShardQueue`, and the user's own commands, sent together by `execute`.
+
+    One round trip; two or three more at the first use of the queue, and for the first messages of a
+    time shard. Each time shard has a cluster slot of its own, so on a cluster there is no MULTI.
+    """
+
+
+class AsyncTimeShardQueuePipeline(_EitherTimeShardPipeline, AsyncPipeline):
+    """A `TimeShardQueuePipeline` whose `execute` is awaited."""
 
 
 class _DeadSet(DeadLetters):
