@@ -205,8 +205,9 @@ function mend.tracking(field, id)
 end
 
 function mend.dedupe(field, text)
-  local id = string.match(text, '^%S+') or ''
-  if redis.call('HEXISTS', KEYS[MESSAGES], id) == 0 then
+  local id, ends, lasts = deduped_by(text)
+  local holds = id and lasts and ends > at
+  if not holds and (lasts or redis.call('HEXISTS', KEYS[MESSAGES], id or '') == 0) then
     mended = mended + 1
     if not is_dry then
       redis.call('HDEL', KEYS[DEDUPE], field)

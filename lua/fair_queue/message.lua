@@ -59,6 +59,13 @@ local function save_delivery(keys, id, d)
   )
 end
 
+-- What a dedupe key holds: the id of its message, the end of its window in ms, and whether it holds until then though
+-- the message has ended (a `+` after the end; such a message does not know its key). nil for a text that is none.
+local function deduped_by(text)
+  local id, ends, lasts = string.match(text, '^(%S+) (%d+)( ?%+?)$')
+  return id, tonumber(ends), lasts == ' +'
+end
+
 -- Forgets what names a message beside it: its tracking id, its dedupe key, its deadline.
 local function unname(keys, id, m)
   if m.tracked ~= '' and redis.call('HGET', keys[TRACKING], m.tracked) == id then

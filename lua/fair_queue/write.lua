@@ -7,8 +7,9 @@
 --   ARGV[5] 1 to notify
 --   ARGV[6] 1 to check the keys' types
 --   ARGV[7..] for each message: account, its text from the priority on, priority, delay in ms, deadline in ms or `+`
---     and its time to live in ms or '', tracking id or '', dedupe key or '', the key's window in ms
--- Returns the ids of the messages; of one that has the dedupe key of a message that is still there, that message's.
+--     and its time to live in ms or '', tracking id or '', dedupe key or '', the key's window in ms, after a `+` if the
+--     key holds for all of it, also when the message has ended
+-- Returns the ids of the messages; of one that has the dedupe key of another message, that message's.
 -- Returns -1 if the queue has gone since the caller was here, and nothing is written; see is_gone().
 -- Returns { 0, account, how many wait, how many may } if an account is full: then nothing is written.
 --@include message
@@ -37,8 +38,9 @@ for i = 7, #ARGV, 8 do
   local account, deduped = ARGV[i], ARGV[i + 6]
   local id, ends
   if deduped ~= '' then
-    id, ends = string.match(redis.call('HGET', KEYS[DEDUPE], deduped) or '', '^(%S+) (%d+)$')
-    if not id or tonumber(ends) <= at or redis.call('HEXISTS', KEYS[MESSAGES], id) == 0 then
+    local lasts
+    id, ends, lasts = deduped_by(redis.call('HGET', KEYS[DEDUPE], deduped) or '')
+    if not id or ends <= at or not lasts and redis.call('HEXISTS', KEYS[MESSAGES], id) == 0 then
       id = taken[deduped]
     end
   end
@@ -108,7 +110,8 @@ for i = 7, #ARGV, 8 do
       redis.call('HSET', KEYS[TRACKING], tracked, id)
     end
     if deduped ~= '' then
-      redis.call('HSET', KEYS[DEDUPE], deduped, id .. ' ' .. whole(at + ARGV[i + 7]))
+      local lasts = string.sub(ARGV[i + 7], 1, 1) == '+'
+      redis.call('HSET', KEYS[DEDUPE], deduped, id .. ' ' .. whole(at + tonumber(ARGV[i + 7])) .. (lasts and ' +' or ''))
     end
     if deadline ~= '' then
       redis.call('ZADD', KEYS[DEADLINES], deadline, id)

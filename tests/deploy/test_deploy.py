@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from workstealing.cli.arguments import COMMANDS
 from workstealing.metrics.gathering import LOOKUPS, SLICE_BUCKETS
-from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
+from workstealing.metrics.prometheus import DeadItems, PrometheusHooks, WaitingAccounts
 from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import Outcome
 from workstealing.recruiting.cache_figures import CACHES
@@ -30,8 +30,19 @@ DASHBOARD = DEPLOY / "grafana" / "dashboards" / "workstealing.json"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 MAPPING = DEPLOY / "statsd_exporter" / "workstealing.yml"
 # What Prometheus adds to whatever it scrapes, and what PrometheusHooks has.
-LABELS = {"job", "instance", "job_name", "outcome", "le", "error", "structure", "kind", "what"}
-LABELS |= {"server", "cache", "result", "receiver"}
+LABELS = {
+    "account",
+    "job",
+    "instance",
+    "job_name",
+    "outcome",
+    "le",
+    "error",
+    "structure",
+    "kind",
+    "what",
+}
+LABELS |= {"server", "cache", "result", "receiver", "account"}
 OUTCOMES = [each for each in Outcome if each is not Outcome.DISMISSED]
 
 
@@ -45,6 +56,7 @@ def exported() -> set[str]:
     for outcome in OUTCOMES:
         hooks.on_outcome("a", outcome, 1, 0.001, ValueError())
     registry.register(DeadItems([]))
+    registry.register(WaitingAccounts([]))
     hooks.on_observed("a", 1.0, 1)
     names = {sample.name for family in registry.collect() for sample in family.samples}
     # Those that only a recruiter brings.
@@ -125,7 +137,7 @@ def test_promtool_sees_a_rule_that_never_fires(promtool: str, tmp_path: Path) ->
 
 def test_each_alert_is_tried_both_ways() -> None:
     tried: dict[str, set[bool]] = {rule["alert"]: set() for rule in rules()}
-    assert len(tried) == 16
+    assert len(tried) == 18
     for test in yaml.safe_load(RULES_TEST.read_text())["tests"]:
         for each in test["alert_rule_test"]:
             tried[each["alertname"]].add(bool(each["exp_alerts"]))

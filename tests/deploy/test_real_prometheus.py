@@ -19,11 +19,12 @@ from prometheus_client import CollectorRegistry, start_http_server
 from support.apart import set_apart
 from support.exporter import Exporter
 from support.processes import end, free_port, spawn
+from support.troubles import WaitingQueue
 from workstealing import Recruiter, connect
 from workstealing.dashboard.watched import Watched
 from workstealing.errors import Aborted
 from workstealing.metrics.ledger import Ledger
-from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
+from workstealing.metrics.prometheus import DeadItems, PrometheusHooks, WaitingAccounts
 from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import FunctionJob
 from workstealing.recruiting.breakers import SERVER_BREAKERS
@@ -35,7 +36,10 @@ RULES = DEPLOY / "prometheus" / "workstealing.rules.yml"
 MAPPING = DEPLOY / "statsd_exporter" / "workstealing.yml"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "workstealing.json").read_text())
 PATIENCE = 120.0
-STRUCTURES = [Watched("mails", "shuffle queue", dead_size=lambda: 2)]
+STRUCTURES = [
+    Watched("mails", "shuffle queue", dead_size=lambda: 2),
+    WaitingQueue("renderings", {"alice": 2.0}),
+]
 
 
 class Prometheus:
@@ -101,6 +105,7 @@ def prometheus_of(
             registry = CollectorRegistry()
             hooks = PrometheusHooks(registry)
             registry.register(DeadItems(STRUCTURES))
+            registry.register(WaitingAccounts(STRUCTURES))
             target = free_port()
             server, thread = start_http_server(target, "127.0.0.1", registry)
             stack.callback(thread.join)
@@ -202,5 +207,5 @@ def test_every_panel_and_every_rule_is_answered(
         time.sleep(0.1)
         rules = {each["name"]: each for each in prometheus.ask("rules")["groups"][0]["rules"]}
     assert rules["WorkstealingDeadItems"]["state"] == "pending"
-    assert len(rules) == 16
+    assert len(rules) == 18
     assert {rule["health"] for rule in rules.values()} == {"ok"}

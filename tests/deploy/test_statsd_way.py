@@ -43,6 +43,15 @@ OF_GAUGES = {
 }
 
 
+# A structure is asked, whether anybody calls or not.
+OF_QUESTIONS = {
+    "WorkstealingDeadItemsUnknown",
+    "WorkstealingDeadItems",
+    "WorkstealingAccountWaits",
+    "WorkstealingWaitingUnknown",
+}
+
+
 @pytest.fixture(scope="module")
 def datagrams() -> list[list[str]]:
     """The lines that a troubled application sends, minute by minute."""
@@ -110,7 +119,7 @@ def test_every_alert_fires_and_no_other(
     assert {rule["alert"] for rule in rules} == {*ALERTS, ONLY_WHEN_SILENT[0]}
     with_callers = [*ALERTS.items(), *ALSO]
     without = [each for each in with_callers if each[0] in OF_GAUGES]
-    of_dead_items = [each for each in with_callers if "DeadItems" in each[0]]
+    of_dead_items = [each for each in with_callers if each[0] in OF_QUESTIONS]
     tests = {
         "interval": "1m",
         "input_series": series_of(scrapes),
@@ -188,6 +197,9 @@ HOSTILE = [
     "workstealing.server.measured.backlog:3|g",
     "workstealing.structure.breaker_open.1:1|g",
     "workstealing.structure.mails.Ick.dead_items:4|g",
+    "workstealing.fair_queue.rate:0.25|g",
+    "workstealing.fair_queue.q.account.rate.oldest_waiting_seconds:5|g",
+    "workstealing.fair_queue.account.oldest_waiting_unknown:1|g",
     "workstealing.receiver.paused.web-3:1|g",
     "workstealing.enlisted.recruited:1|c",
     "workstealing.rate.rate:1e-05|g",

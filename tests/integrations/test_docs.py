@@ -12,7 +12,7 @@ from werkzeug.test import Client
 from support.pages import running
 from support.servers import RedisServer
 from workstealing import Outcome
-from workstealing.structures import ShuffleQueue
+from workstealing.structures import FairQueue, ShuffleQueue
 from workstealing.testing import always
 
 
@@ -66,6 +66,7 @@ def test_the_metrics_blocks(capsys: pytest.CaptureFixture[str], redis7: RedisSer
         "recruiter": always(),
         "client": client,
         "queue": ShuffleQueue(client, "queue"),
+        "fair_queue": FairQueue(client, "fair"),
     }
     # A name that no resolver knows, so that nothing leaves this machine.
     with running("docs/metrics.md", replace={"statsd.internal": "statsd.invalid"}) as page:
@@ -75,13 +76,17 @@ def test_the_metrics_blocks(capsys: pytest.CaptureFixture[str], redis7: RedisSer
     registry = names["REGISTRY"]
     dead = [each for each in registry.collect() if each.name == "workstealing_dead_items"]
     assert [sample.value for each in dead for sample in each.samples] == [0.0]
-    registry.unregister(
-        next(
-            each
-            for each in registry._names_to_collectors.values()
-            if type(each) is names["DeadItems"]
-        )
-    )
+    unknown = [
+        sample.value
+        for each in registry.collect()
+        if each.name == "workstealing_oldest_waiting_unknown"
+        for sample in each.samples
+    ]
+    assert unknown == [0.0]
+    ours = (names["DeadItems"], names["WaitingAccounts"])
+    for collector in {*registry._names_to_collectors.values()}:
+        if type(collector) in ours:
+            registry.unregister(collector)
     assert names["recruiter"].enlist() is Outcome.WORKED
     assert "_three worked 3\n" in capsys.readouterr().out
 

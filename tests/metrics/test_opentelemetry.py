@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from support.processes import free_port
+from support.troubles import WaitingQueue
 from workstealing import connect
 from workstealing.dashboard.watched import Watched
 from workstealing.metrics import gathering
@@ -124,6 +125,22 @@ def test_dead_items_are_asked_when_they_are_collected(reader: InMemoryMetricRead
     assert now("dead_items", **gone) is None
     assert now("dead_items_unknown", **gone) == 1
     assert len(now.points["workstealing.dead_items_unknown"]) == 2
+    assert hooks is not None
+    provider.shutdown()
+
+
+def test_accounts_that_wait_are_asked_when_they_are_collected(reader: InMemoryMetricReader) -> None:
+    queue = WaitingQueue("renderings", {"alice": 61.5})
+    provider = MeterProvider([reader])
+    hooks = OpenTelemetryHooks(provider.get_meter("a test"), [queue, WaitingQueue("lost", None)])
+    now = Collected(reader)
+    assert now("oldest_waiting", structure="renderings", account="alice") == 61.5
+    assert now("oldest_waiting_unknown", structure="renderings") == 0
+    assert now("oldest_waiting_unknown", structure="lost") == 1
+    queue.waiting = {}
+    assert Collected(reader)("oldest_waiting", structure="renderings", account="alice") == 0
+    now = Collected(reader)
+    assert now("oldest_waiting", structure="renderings", account="alice") is None
     assert hooks is not None
     provider.shutdown()
 

@@ -21,14 +21,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.processes import end, free_port, spawn
+from support.servers import RedisServer
+from support.troubles import WaitingQueue
 from workstealing import connect
 from workstealing.dashboard.watched import Watched
 from workstealing.metrics import gathering
 from workstealing.metrics.ledger import Ledger
-from workstealing.metrics.prometheus import DeadItems, PrometheusHooks
+from workstealing.metrics.prometheus import DeadItems, PrometheusHooks, WaitingAccounts
 from workstealing.recruiting import FunctionJob, Outcome, Recruiter
 from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import CACHES
+from workstealing.structures import FairQueue
 from workstealing.structures.structure import DeadLetters, Structure
 from workstealing.testing import ManualClock
 
@@ -578,6 +581,76 @@ class Orders(Structure):
     def dead_steps(self) -> Any:
         return (Box(3), Box(4))
         yield
+
+
+def test_accounts_that_wait_are_asked_at_each_scrape(
+    registry: CollectorRegistry, shown: Callable[[], Shown]
+) -> None:
+    queue = WaitingQueue("renderings", {"alice": 61.5, "bob": 2.0})
+    registry.register(WaitingAccounts([queue, WaitingQueue("lost", None), Orders()]))
+    name = "oldest_waiting_seconds"
+    assert shown()(name, structure="renderings", account="alice") == 61.5
+    assert shown()(name, structure="renderings", account="bob") == 2
+    assert shown()("oldest_waiting_unknown", structure="renderings") == 0
+    # Nobody knows who waits there: there is no sample, and its absence is told.
+    assert shown()("oldest_waiting_unknown", structure="lost") == 1
+    assert len(shown().samples) == 4
+    # One that waits no more is 0 once, and then absent.
+    queue.waiting = {"bob": 3.0}
+    assert shown()(name, structure="renderings", account="alice") == 0
+    assert shown()(name, structure="renderings", account="alice") is None
+    # Of one that was not looked at nobody knows.
+    queue.waiting, queue.is_exact = {}, False
+    found = shown()
+    assert found(name, structure="renderings", account="bob") is None
+    assert found("oldest_waiting_unknown", structure="renderings") == 1
+    queue.waiting = None
+    found = shown()
+    assert found(name, structure="renderings", account="bob") is None
+    assert found("oldest_waiting_unknown", structure="renderings") == 1
+
+
+def test_accounts_that_wait_are_bounded(
+    registry: CollectorRegistry, shown: Callable[[], Shown]
+) -> None:
+    """However many come and go, 100 names and "_other" are all that a process ever tells."""
+    queue = WaitingQueue("renderings", {})
+    registry.register(WaitingAccounts([queue]))
+    names = set()
+    for turn in range(30):
+        queue.waiting = {f"account {turn} {n}": 1000.0 - n for n in range(50)}
+        found = [
+            (dict(labels)["account"], value)
+            for (name, labels), value in shown().samples.items()
+            if name == "workstealing_oldest_waiting_seconds"
+        ]
+        assert len([each for each in found if each[1]]) == (20 if turn < 5 else 1)
+        names |= {each[0] for each in found}
+    assert len(names) == 101
+    # The longest of those without a name of their own.
+    assert max(value for name, value in found if name == "_other") == 1000.0
+    # One with a name is told on, also when 20 others wait longer.
+    queue.waiting = {f"new {n}": 100.0 for n in range(30)} | {"account 0 0": 7.0}
+    shown()
+    queue.waiting = {"account 0 0": 7.0}
+    assert shown()("oldest_waiting_seconds", structure="renderings", account="account 0 0") == 7
+    queue.waiting = {f"new {n}": 100.0 for n in range(30)} | {"account 0 0": 8.0}
+    assert shown()("oldest_waiting_seconds", structure="renderings", account="account 0 0") == 8
+
+
+def test_accounts_of_a_real_queue(
+    registry: CollectorRegistry, shown: Callable[[], Shown], redis7: RedisServer
+) -> None:
+    queue = FairQueue(redis7.client(), "q")
+    registry.register(WaitingAccounts([queue]))
+    assert shown()("oldest_waiting_unknown", structure="q") == 0
+    queue.write("alice", {"n": 1})
+    waited = shown()("oldest_waiting_seconds", structure="q", account="alice")
+    assert waited is not None
+    message = queue.read("c")
+    assert message is not None
+    assert shown()("oldest_waiting_seconds", structure="q", account="alice") == 0
+    assert shown()("oldest_waiting_seconds", structure="q", account="alice") is None
 
 
 def test_dead_items_are_asked_at_each_scrape(

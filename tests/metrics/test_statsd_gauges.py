@@ -14,6 +14,7 @@ import pytest
 from support.apart import set_apart
 from support.processes import end, spawn
 from support.statsd import Datagrams
+from support.troubles import WaitingQueue
 from workstealing import connect
 from workstealing.errors import ConfigurationError
 from workstealing.metrics import statsd as statsd_module
@@ -227,6 +228,27 @@ def test_a_ledger_that_takes_no_counts(make: Any, told: Any, clock: ManualClock)
         assert not ledger.flush(PATIENCE)
         assert told(hooks) == {name: 410.0}
         ledger.close(0.0)
+
+
+def test_accounts_that_wait_are_asked_once_a_minute(
+    make: Any, told: Any, clock: ManualClock
+) -> None:
+    queue = WaitingQueue("render.ings", {"a.b": 61.5, "a_b": 70.0})
+    hooks = make(structures=[queue])
+    name = "fair_queue.render_ings"
+
+    def waiting() -> dict[str, float]:
+        return {key: value for key, value in told(hooks).items() if key.startswith(name)}
+
+    first = waiting()
+    assert first == {
+        f"{name}.account.a_b.oldest_waiting_seconds": 70.0,
+        f"{name}.oldest_waiting_unknown": 0,
+    }
+    queue.waiting = None
+    assert waiting() == {}
+    clock.advance(60.0)
+    assert waiting() == {f"{name}.oldest_waiting_unknown": 1}
 
 
 def test_dead_items_are_asked_once_a_minute(

@@ -229,7 +229,7 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
         "write",
         ("t", {"a": 1}),
         {"deadline": None, "tracking_id": None, "account": None, "priority": 0, "delay": 0.0}
-        | {"dedupe": None},
+        | {"dedupe": None, "dedupe_ended": False},
     ),
     (fair, "write", ("t", {"a": 1}), {"ttl": None}),
     (fair, "write_many", ([],), {}),

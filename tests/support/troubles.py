@@ -6,6 +6,7 @@ datagrams are real, and so are its caches, breakers' figures and dead boxes; the
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from workstealing.metrics.statsd import StatsDHooks
 from workstealing.recruiting import Outcome, Recruiter
 from workstealing.recruiting.breakers import SERVER_BREAKERS
 from workstealing.recruiting.cache_figures import CACHES
+from workstealing.structures import FairQueue
 from workstealing.testing import ManualClock
 
 SILENT_FROM, ENDS, MINUTES = 45, 75, 85
@@ -55,6 +57,8 @@ ALERTS: dict[str, dict[str, str]] = {
     "WorkstealingUnreached": {"job_name": "away"},
     "WorkstealingDeadItemsUnknown": {"structure": "gone", "kind": "Ick"},
     "WorkstealingDeadItems": {"structure": "mails", "kind": "shuffle_queue"},
+    "WorkstealingAccountWaits": {"structure": "renderings", "account": "alice"},
+    "WorkstealingWaitingUnknown": {"structure": "lost"},
     "WorkstealingNotReported": {"receiver": "the_ledger_shop"},
     "WorkstealingCacheUncached": {"cache": "silent"},
     "WorkstealingCacheSourceFails": {"cache": "failing"},
@@ -63,6 +67,30 @@ ALERTS: dict[str, dict[str, str]] = {
 ALSO = [("WorkstealingManyFailures", {"job_name": "away"})]
 ALSO += [("WorkstealingNothingWorks", {"job_name": "away"})]
 ONLY_WHEN_SILENT = ("WorkstealingFleetSilent", dict[str, str]())
+
+
+class WaitingQueue(FairQueue):
+    """A fair queue without a server, of which a test says who waits; None: nobody knows."""
+
+    name: str
+
+    def __init__(self, name: str, waiting: dict[str, float] | None) -> None:
+        self.name, self.waiting, self.is_exact = name, waiting, True
+
+    def dead_steps(self) -> Any:
+        return None
+
+    def inspect(self, steps: Any, seconds: Any = 5.0) -> Any:
+        if steps is None:
+            return ()
+        steps.close()
+        if self.waiting is None:
+            raise ConnectionError("nobody there")
+        accounts = {
+            name: SimpleNamespace(account=name, waiting=1, oldest_waiting_seconds=age)
+            for name, age in self.waiting.items()
+        }
+        return {"accounts": accounts, "exact": self.is_exact}
 
 
 def troubled(minute: int) -> dict[str, dict[str, Any]]:
@@ -100,6 +128,8 @@ def datagrams_by_minute(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         Watched("mails", "shuffle queue", dead_size=lambda: 2),
         Watched("gone", "Ick", dead_size=away),
         Watched("orders", "Ick", dead_size=lambda: 0),
+        WaitingQueue("renderings", {"alice": 2_000.0, "bob": 1.0}),
+        WaitingQueue("lost", None),
     ]
     with Datagrams() as socket:
         port = socket.port

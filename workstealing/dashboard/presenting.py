@@ -18,6 +18,7 @@ from workstealing.dashboard.figures import (
 )
 from workstealing.dashboard.fleet_state import event_rows, few, newest_of
 from workstealing.dashboard.queries import ListedItem, Snapshot, StructureFigures
+from workstealing.dashboard.rules import rules_of, rules_on_page
 from workstealing.dashboard.watched import short_id
 from workstealing.metrics.minutes import CacheMinute
 from workstealing.recruiting.slice import OUTCOMES, spoken
@@ -185,6 +186,7 @@ def page(
         "structures_pager": structures_pager.plain(),
         "dead": _dead(snapshot, dead, selection),
         "caches": _caches(snapshot),
+        "rules": _rules(snapshot),
         "processes": _processes(snapshot),
         "events": event_rows(snapshot.events, snapshot.at),
         "charts": hour(snapshot) if charts is None else charts,
@@ -492,6 +494,16 @@ def _structure(figures: StructureFigures) -> dict[str, Any]:
             _cell(number(dead), "bad" if dead else ""),
         ],
     }
+
+
+def _rules(snapshot: Snapshot) -> dict[str, Any]:
+    queues = {
+        each.id: each
+        for figures in snapshot.structures
+        for each in rules_of(figures.watched.structures)
+    }
+    seen = {rules.queue.id: rules for each in snapshot.structures for rules in each.rules}
+    return rules_on_page(list(queues.values()), list(seen.values()))
 
 
 def _dead_count(figures: StructureFigures) -> int:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, roughly
@@ -38,6 +39,7 @@ from workstealing.dashboard.fleet_state import (
     unexplained,
     where,
 )
+from workstealing.dashboard.rules import QueueRules, SeenRules, rules_of
 from workstealing.dashboard.watched import SetsAside, Watched, item_key, payload_text, weight
 from workstealing.errors import is_connection_fault
 from workstealing.metrics.events import CLEARED, RESUMED, FleetEvent, sent
@@ -150,7 +152,7 @@ class StructureFigures:
 
     Fields: watched; size; due; dead_size; dead: some dead items, the longest dead first; trouble:
     the name of the error that kept a question from being answered; away: the same, if its server
-    did not answer at all. An unknown field is None.
+    did not answer at all; rules: of the fair queues that have answered. An unknown field is None.
     """
 
     watched: Watched
@@ -160,6 +162,7 @@ class StructureFigures:
     dead: list[ListedItem]
     trouble: str | None
     away: str | None = None
+    rules: list[SeenRules] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +319,11 @@ class Queries:
     def structure(self, id: str) -> Watched | None:  # noqa: A002 - the word of forms
         """Return the structure with this id, or None."""
         return next((each for each in self._watched() if each.id == id), None)
+
+    def rules(self, id: str) -> QueueRules | None:  # noqa: A002 - the word of forms
+        """Return the rules of the fair queue with this id, or None."""
+        found = (rules for each in self._watched() for rules in rules_of(each.structures))
+        return next((each for each in found if each.id == id), None)
 
     def _ask(self) -> Snapshot:
         troubles: list[str] = []
@@ -622,9 +630,17 @@ def structure_figures(watched: Watched, most_dead: int = MOST_LISTED) -> Structu
     halt = None
     if not troubles:
         halt = _answer(noting(_checked(watched.halt, _text)), None, what, troubles)
+    rules: list[SeenRules] = []
+    for each in () if troubles else rules_of(watched.structures):
+        ask = noting(partial(_look_at_rules, each))
+        rules += _answer(ask, [], what, troubles)
     trouble = troubles[0] if troubles else halt
     away = faults[0] if faults and watched.server is not None else None
-    return StructureFigures(watched, size, due, dead_size, dead, trouble, away)
+    return StructureFigures(watched, size, due, dead_size, dead, trouble, away, rules)
+
+
+def _look_at_rules(rules: QueueRules) -> list[SeenRules]:
+    return [rules.look()]
 
 
 def _noted(ask: Callable[[], Any], faults: list[str]) -> Any:

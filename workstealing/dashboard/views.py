@@ -34,6 +34,7 @@ from workstealing.dashboard.presenting import (
     selection_of,
 )
 from workstealing.dashboard.queries import Queries
+from workstealing.dashboard.rules import SETTINGS, steer_rule
 from workstealing.dashboard.security import (
     HEADERS,
     SESSION_SECONDS,
@@ -260,6 +261,7 @@ class _Views:
         made.add_url_rule("/logout", "logout", self._logout, methods=["POST"])
         made.add_url_rule("/jobs", "jobs", self._jobs, methods=["POST"])
         made.add_url_rule("/dead", "dead", self._dead, methods=["POST"])
+        made.add_url_rule("/rules", "rules", self._rules, methods=["POST"])
         return made
 
     # ---- who may ---------------------------------------------------------------------------------
@@ -403,6 +405,7 @@ class _Views:
             structure_meanings=STRUCTURE_HEADINGS,
             cache_meanings=CACHE_HEADINGS,
             ranges=RANGES.values(),
+            rule_settings=SETTINGS,
             chart_headings=TEXT_HEADINGS,
             selection=_selection(),
             visitor=visitor,
@@ -481,6 +484,17 @@ class _Views:
                 raise RefusedError("this structure is not shown any more")
             sure = form.get("sure") == "yes"
             return steer_dead(form.get("action", ""), watched, form.get("item", ""), sure=sure)
+
+        return self._act(act)
+
+    def _rules(self) -> Any:
+        form = flask.request.form
+
+        def act() -> str:
+            queue = self._queries.rules(form.get("queue", ""))
+            if queue is None:
+                raise RefusedError("this queue is not shown any more")
+            return steer_rule(form.get("action", ""), queue, form, sure=form.get("sure") == "yes")
 
         return self._act(act)
 

@@ -50,7 +50,8 @@ class Watched:
     `Backlog` of its job; dead: returns the name and the `SetsAside` of each part that holds dead
     items; dead_size: returns how many dead items there are; job: the name of the job that handles
     the backlog; halt: returns a sentence if a job has paused itself; server: the address of the
-    server that is asked. A field that cannot be told is None.
+    server that is asked; structures: those of this package that it stands for. A field that
+    cannot be told is None.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Watched:
     job: str | None = None
     halt: Callable[[], str | None] | None = None
     server: str | None = None
+    structures: tuple[Structure, ...] = ()
 
     @property
     def id(self) -> str:
@@ -226,6 +228,7 @@ def _structures(structures: Sequence[Structure], job: Job | None = None) -> Watc
         if any(type(each).halt_steps is not Structure.halt_steps for each in structures)
         else None,
         _server(structures),
+        tuple(structures),
     )
 
 

@@ -57,6 +57,10 @@ class JobNames:
             self._known.add(name)
         return name
 
+    def knows(self, job: str) -> bool:
+        """Say whether a job has a name of its own already."""
+        return sendable(job[:_NAME_LENGTH])[:_NAME_LENGTH] in self._known
+
 
 class Recruiters:
     """The recruiters of a hook, held weakly."""
@@ -147,6 +151,71 @@ class DeadSizes:
             with contextlib.suppress(Exception):
                 count = float(_dead_size(each))
             yield sendable(str(each.name)[:_NAME_LENGTH]), sendable(str(each.kind)), count
+
+
+MOST_WAITING = 20
+"""How many accounts of a fair queue, those that wait longest, are told at once."""
+_ACCOUNTS_ASKED = 1000
+
+
+class OldestWaiting:
+    """For how long accounts of fair queues have waited, asked by connections of their own.
+
+    The first 100 accounts of a queue that are among its longest waiting ones go by their names, all
+    others are "_other". An account that was told is told on while it waits, and then as 0 once.
+
+    Arguments:
+        structures: of them the first 100 fair queues are asked.
+    """
+
+    def __init__(self, structures: Iterable[Any]) -> None:
+        queues = [each for each in structures if _is_fair_queue(each)][:JOBS_NAMED]
+        self._queues = [(each, JobNames(), set[str]()) for each in queues]
+
+    def ask(self) -> Iterator[tuple[str, bool, dict[str, float]]]:
+        """Yield a queue's name, whether all is known of it, and the seconds of some accounts.
+
+        A queue that does not answer, and one of whose accounts only some were looked at, is not
+        known. Eleven round trips at most for each.
+        """
+        for each, names, told in self._queues:
+            found: dict[str, float] = {}
+            is_known = False
+            # As of dead items: a server that is away.
+            with contextlib.suppress(Exception):
+                is_known, found = _waiting_in(each, names, told)
+            yield sendable(str(each.name)[:_NAME_LENGTH]), is_known, found
+
+
+def _waiting_in(queue: Any, names: JobNames, told: set[str]) -> tuple[bool, dict[str, float]]:
+    from workstealing.structures.fair_queue.stats import FairDescribing
+
+    stats = queue.inspect(FairDescribing.stats.steps(queue, _ACCOUNTS_ASKED))
+    ages = {
+        each.account: each.oldest_waiting_seconds
+        for each in stats["accounts"].values()
+        if each.waiting and each.oldest_waiting_seconds is not None
+    }
+    longest = sorted(ages, key=lambda account: -ages[account])
+    found: dict[str, float] = {}
+    for place, account in enumerate(longest):
+        # Only the longest get a name; one that has a name keeps its figure.
+        name = names(account) if place < MOST_WAITING or names.knows(account) else OTHER_JOBS
+        if place < MOST_WAITING or name in told:
+            found[name] = max(found.get(name, 0.0), ages[account])
+    if stats["exact"]:
+        found.update(dict.fromkeys(told - set(found), 0.0))
+    told.clear()
+    told.update(name for name, seconds in found.items() if seconds)
+    return stats["exact"], found
+
+
+def _is_fair_queue(structure: Any) -> bool:
+    if not _is_structure(structure):
+        return False
+    from workstealing.structures.fair_queue.stats import FairDescribing
+
+    return isinstance(structure, FairDescribing)
 
 
 def _may_be_asked(structure: Any) -> bool:

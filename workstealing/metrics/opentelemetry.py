@@ -20,6 +20,7 @@ from workstealing.metrics.gathering import (
     ErrorNames,
     JobNames,
     MeasuredNames,
+    OldestWaiting,
     Recruiters,
     sendable,
     unreached_servers,
@@ -51,7 +52,8 @@ class OpenTelemetryHooks(Hooks):
 
     Arguments:
         meter: it makes the instruments; by default one of the global provider's.
-        structures: whose dead items each collection asks for, as `prometheus.DeadItems` does.
+        structures: whose dead items, and of fair queues the waiting accounts, each collection asks
+            for, as `prometheus.DeadItems` and `prometheus.WaitingAccounts` do.
     """
 
     def __init__(self, meter: metrics.Meter | None = None, structures: Iterable[Any] = ()) -> None:
@@ -62,7 +64,10 @@ class OpenTelemetryHooks(Hooks):
         self._receiver_names = JobNames()
         self._measured_names = MeasuredNames()
         self._error_names = ErrorNames()
+        structures = list(structures)
         self._sizes = DeadSizes(structures)
+        # Each remembers what it has told.
+        self._waiting, self._waiting_known = OldestWaiting(structures), OldestWaiting(structures)
         self._watched = Recruiters(self._names)
         # Re-entrant: a signal handler may enlist while the interrupted frame holds it.
         self._lock = threading.RLock()
@@ -148,6 +153,18 @@ class OpenTelemetryHooks(Hooks):
                 "",
                 "1 where the dead items could not be counted.",
                 self._dead_items_unknown,
+            ),
+            (
+                "oldest_waiting",
+                "s",
+                "How long the next message of an account of a fair queue has waited.",
+                self._oldest_waiting,
+            ),
+            (
+                "oldest_waiting_unknown",
+                "",
+                "1 where the accounts that wait are not all known.",
+                self._oldest_waiting_unknown,
             ),
         )
         for name, unit, what, ask in gauges:
@@ -251,6 +268,19 @@ class OpenTelemetryHooks(Hooks):
             metrics.Observation(count, {"structure": name, "kind": kind})
             for name, kind, count in self._sizes.ask()
             if count is not None
+        ]
+
+    def _oldest_waiting(self) -> _Observations:
+        return [
+            metrics.Observation(seconds, {"structure": name, "account": account})
+            for name, _, accounts in self._waiting.ask()
+            for account, seconds in accounts.items()
+        ]
+
+    def _oldest_waiting_unknown(self) -> _Observations:
+        return [
+            metrics.Observation(float(not is_known), {"structure": name})
+            for name, is_known, _ in self._waiting_known.ask()
         ]
 
     def _dead_items_unknown(self) -> _Observations:

@@ -23,6 +23,7 @@ from workstealing.metrics.gathering import (
     ErrorNames,
     JobNames,
     MeasuredNames,
+    OldestWaiting,
     Recruiters,
     gauges_of,
     sendable,
@@ -233,6 +234,51 @@ class DeadItems(Collector):
                 family.add_metric([name, kind], count)
         yield family
         yield unknown
+
+
+class WaitingAccounts(Collector):
+    """Shows which accounts of fair queues wait: `registry.register(WaitingAccounts([queue]))`.
+
+    Each scrape asks the queues by connections of their own, eleven round trips at most for each of
+    the first 100. The 20 accounts that have waited longest have a sample, up to 100 names a queue
+    in all. A queue that does not answer has none, and 1 as its
+    `workstealing_oldest_waiting_unknown`. So has one with more accounts than were looked at, 1,000.
+
+    Arguments:
+        queues: `FairQueue`s or `AsyncFairQueue`s.
+    """
+
+    def __init__(self, queues: Iterable[Any]) -> None:
+        self._waiting = OldestWaiting(queues)
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Describe the metric, so its registration asks no queue."""
+        yield from _waiting_families()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Ask each queue."""
+        family, unknown = _waiting_families()
+        for name, is_known, accounts in self._waiting.ask():
+            unknown.add_metric([name], float(not is_known))
+            for account, seconds in accounts.items():
+                family.add_metric([name, account], seconds)
+        yield family
+        yield unknown
+
+
+def _waiting_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    return (
+        GaugeMetricFamily(
+            "workstealing_oldest_waiting_seconds",
+            "How long the next message of an account of a fair queue has waited.",
+            labels=("structure", "account"),
+        ),
+        GaugeMetricFamily(
+            "workstealing_oldest_waiting_unknown",
+            "Whether the accounts that wait are not all known.",
+            labels=("structure",),
+        ),
+    )
 
 
 def _dead_family() -> GaugeMetricFamily:

@@ -18,6 +18,8 @@ These are the names, after the prefix ("workstealing" by default):
 | `server.<server>.unreached_seconds.<sender>` | gauge | for how long it was not reached |
 | `receiver.<receiver>.unsent_seconds.<sender>` | gauge | for how long it has taken no counts |
 | `structure.<structure>.<kind>.dead_items`, `dead_items_unknown` | gauge | items for a person |
+| `fair_queue.<queue>.account.<account>.oldest_waiting_seconds` | gauge | how long it has waited |
+| `fair_queue.<queue>.oldest_waiting_unknown` | gauge | 1 where not all of them are known |
 | `cache.<cache>.hits`, `stale`, `misses`, `waits`, `computations`... | counter | caches |
 | `cache.<cache>.micros` | counter | microseconds of their computations |
 
@@ -44,6 +46,7 @@ import re
 import socket
 import zlib
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from workstealing.clock import SYSTEM_CLOCK, Clock, Duration
@@ -56,6 +59,7 @@ from workstealing.metrics.gathering import (
     Gathering,
     JobNames,
     MeasuredNames,
+    OldestWaiting,
     Recruiters,
     gauges_of,
     unreached_servers,
@@ -98,8 +102,8 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
         prefix: of all names.
         interval: between two sends, a number of seconds or a timedelta.
         clock: it measures it.
-        structures: of which the thread asks for their dead items once a minute, as
-            `prometheus.DeadItems` does.
+        structures: of which the thread asks for their dead items, and of fair queues for the
+            waiting accounts, once a minute, as `prometheus.DeadItems` and `WaitingAccounts` do.
         sender: the last part of the names of this process's states, by default one of 32 numbers.
 
     Raises: ConfigurationError for an impossible port, prefix, interval or sender. The constructor
@@ -147,7 +151,9 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
         self._receiver_names = JobNames()
         self._caches = CacheCounts()
         self._watched = Recruiters(self._name)
+        structures = list(structures)
         self._sizes = DeadSizes(structures)
+        self._longest_waiting = OldestWaiting(structures)
         self._given_sender = sender
         super().__init__(f"StatsD at {host}:{port}", interval, clock)
 
@@ -290,13 +296,24 @@ class StatsDHooks(Gathering["_StatsDCounts"]):
             self._next_question = now + max(self._interval, _SECONDS_BETWEEN_QUESTIONS)
             # After the counts, because a server that is away takes its time.
             with self._client.pipeline() as packets:
-                for name, value in self._dead_items():
+                for name, value in chain(self._dead_items(), self._oldest_waiting()):
                     packets.gauge(name, value)
         return True
 
     def _beginnings(self) -> Iterator[str]:
         for job, _ in self._watched.jobs():
             yield from (f"{job}.{each}" for each in ("recruited", "items", *OUTCOMES))
+
+    def _oldest_waiting(self) -> Iterator[tuple[str, float]]:
+        for structure, is_known, accounts in self._longest_waiting.ask():
+            name = f"fair_queue.{_part(structure)}"
+            yield f"{name}.oldest_waiting_unknown", float(not is_known)
+            longest: dict[str, float] = {}
+            for account, seconds in accounts.items():
+                part = _part(account)
+                longest[part] = max(seconds, longest.get(part, 0.0))
+            for part, seconds in longest.items():
+                yield f"{name}.account.{part}.oldest_waiting_seconds", float(f"{seconds:.6g}")
 
     def _dead_items(self) -> Iterator[tuple[str, float]]:
         for structure, kind, count in self._sizes.ask():

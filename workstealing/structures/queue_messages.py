@@ -28,7 +28,7 @@ class NewMessage:
     """A message to be written by `write_many`; the `write` of the queue says its fields.
 
     Fields: tenant; fields; deadline; tracking_id; account; and those that only a `FairQueue` knows:
-    priority; delay; ttl; dedupe.
+    priority; delay; ttl; dedupe; dedupe_ended.
     """
 
     tenant: str | bytes
@@ -40,6 +40,7 @@ class NewMessage:
     delay: Duration = 0.0
     ttl: Duration | None = None
     dedupe: tuple[str | bytes, Duration] | None = None
+    dedupe_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,6 +291,48 @@ class TestDedupe:
         assert queue.ack(got(queue.read("c"))) == 1
         assert later(queue, 61_000).write("a", {"n": 3}, dedupe=("k", 60)) == second
 
+    @pytest.mark.parametrize("end", ["ack", "cancel", "purge", "death", "deadline"])
+    def test_a_key_that_outlives_the_message(self, queue: FairQueue, end: str) -> None:
+        """By none of its ends is it written again within the window; the reaper forgets it."""
+        new = NewMessage(
+            *("a", {"n": 1}, None, "t"), ttl=100, dedupe=("k", 3600), dedupe_ended=True
+        )
+        (first,) = queue.write_many([new, new][:1])
+        assert queue.write_many([new, new]) == [first, first]
+        soon = queue
+        if end == "ack":
+            queue.ack(got(queue.read("c")))
+        elif end == "cancel":
+            queue.cancel("t")
+        elif end == "purge":
+            queue.purge("a")
+        elif end == "death":
+            once = queue_on(queue.client, max_attempts=1)
+            once.nack(got(once.read("c")))
+            assert len(queue.dead()) == 1
+        else:
+            soon = later(queue, 101_000)
+            assert soon.read("c") is None
+        assert queue.length() == 0
+        assert mend(soon) == 0
+        assert soon.write_many([new, new]) == [first, first]
+        assert soon.length() == 0
+        # An ordinary message is kept away by it, too.
+        assert soon.write("a", {"n": 2}, dedupe=("k", 60)) == first
+        after = later(queue, 3_601_000)
+        # Beside it, perhaps, the note of a read.
+        assert mend(after) in (1, 2)
+        assert after.client.hlen(after.keys.of("dedupe")) == 0
+        (second,) = after.write_many([new])
+        assert second != first
+        assert after.length() == 1
+
+    @pytest.mark.parametrize("wrong", [1, None, "yes", True])
+    def test_a_key_that_outlives_needs_a_key(self, queue: FairQueue, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match="dedupe_ended="):
+            queue.write("a", {"n": 1}, dedupe_ended=wrong)
+        assert queue.length() == 0
+
     @pytest.mark.parametrize("end", ENDED)
     def test_every_end_frees_the_key(self, queue: FairQueue, end: str) -> None:
         first = queue.write("a", {"n": 1}, tracking_id="t", ttl=100, dedupe=("k", 3600))

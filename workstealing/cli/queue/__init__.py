@@ -23,6 +23,9 @@ VERBS = {
     "rule": Command(
         "workstealing.cli.queue.rule", "weights, caps and rates of a FairQueue, and why one waits"
     ),
+    "move": Command(
+        "workstealing.cli.queue.move", "carry a ShuffleQueue's messages over into a FairQueue"
+    ),
 }
 """Every verb, in the order of --help."""
 

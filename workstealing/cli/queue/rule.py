@@ -13,7 +13,13 @@ from workstealing.cli.output import Picture, add_json_option, print_json, printa
 from workstealing.errors import ConfigurationError
 from workstealing.structures import FairQueue
 from workstealing.structures.fair_queue.names import FairQueueNames
-from workstealing.structures.fair_queue.rules import AccountRule, is_pattern, is_said, settings_of
+from workstealing.structures.fair_queue.rules import (
+    AccountRule,
+    changed_rule,
+    is_pattern,
+    is_said,
+    settings_of,
+)
 
 FAILED = 1
 DESCRIPTION = """\
@@ -91,10 +97,7 @@ def _do(queue: FairQueue, options: argparse.Namespace) -> int:
         was = queue.remove_rule(account)
         _tell(options, {"removed": was}, "removed" if was else "there was no such rule")
     elif given:
-        before = queue.rules().get(account, AccountRule())
-        rule = dataclasses.replace(before, **given)
-        if rule.paused is False:
-            rule = dataclasses.replace(rule, paused=None)
+        rule = changed_rule(queue.rules().get(account, AccountRule()), given)
         if is_said(rule):
             queue.set_rule(account, **settings_of(rule))
         else:

@@ -100,6 +100,20 @@ function fillItem(row, item) {
   setAll(row, "item", item.key);
 }
 
+function fillRule(row, rule) {
+  const { id, queue, key, is_paused: isPaused, ...said } = rule;
+  fields(row, said);
+  const pause = row.querySelector('[data-when="running"]');
+  if (!pause) return;
+  pause.hidden = isPaused;
+  row.querySelector('[data-when="paused"]').hidden = !isPaused;
+  setAll(row, "queue", queue);
+  setAll(row, "rule", key);
+  for (const input of row.querySelectorAll(".settings input[placeholder]")) {
+    input.placeholder = rule[input.name];
+  }
+}
+
 function fillProcess(row, process) {
   const { host, pid, version, since, last } = process;
   fields(row, { host, pid, version, since, last });
@@ -395,6 +409,11 @@ function fill(page) {
   match(document.getElementById("dead-sets"), "set-template", dead.sets, "id", fillSet);
   match(document.getElementById("dead-items"), "item-template", dead.items, "id", fillItem);
   text(document.getElementById("dead-text"), dead.text);
+  const { text: ruled, queues, rows: rules, waiting } = page.rules;
+  text(document.getElementById("rules-text"), ruled);
+  match(document.getElementById("rule-rows"), "rule-template", rules, "id", fillRule);
+  match(document.getElementById("waiting-rows"), "waiting-template", waiting, "id", fields);
+  document.getElementById("rules-section").hidden = queues.length === 0;
   const { text: called, rows: caches } = page.caches;
   text(document.getElementById("caches-text"), called);
   match(document.getElementById("cache-rows"), "cache-template", caches, "id", fields);

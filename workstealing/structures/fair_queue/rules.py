@@ -7,7 +7,8 @@ from the rule ``*``. A change holds at once, for messages that wait already too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workstealing.clock import Duration, seconds_of
@@ -159,7 +160,7 @@ class FairRuling(FairQueueBase):
         if estimate is not None:
             seconds = seconds_of(estimate, "estimate", least=1e-6)
         rule = AccountRule(weight, max_in_flight, rate, burst, seconds, max_length, lower, paused)
-        return self._setting(_checked_pattern(pattern), _checked(rule).text())
+        return self._setting(_checked_pattern(pattern), checked_rule(rule).text())
 
     def _setting(self, pattern: bytes, text: str) -> Steps[None]:
         known, count = yield from self._beginning("rule", pattern, text)
@@ -267,7 +268,7 @@ class FairRuling(FairQueueBase):
     def _explaining(self, account: bytes) -> Steps[WaitReason]:
         page = yield from self._page(account, "0")
         state = page.states[0] if page.states else None
-        return WaitReason(_reason(as_text(account), state, page.ready), state, page.ready)
+        return WaitReason(wait_reason(as_text(account), state, page.ready), state, page.ready)
 
     def _page(self, account: bytes | str, cursor: str) -> Steps[_AccountPage]:
         now, virtual, ready, after, *found = yield self._asking(
@@ -310,7 +311,8 @@ def _state_of(found: list[Any], now: int, virtual: int) -> AccountState:
     )
 
 
-def _reason(account: str, state: AccountState | None, ready: int) -> str:
+def wait_reason(account: str, state: AccountState | None, ready: int) -> str:
+    """Say in one sentence why an account waits; ready: how many accounts have a turn."""
     said = f"the account {account!r}"
     if state is None:
         return f"{said} has no messages: none was written, or all have ended"
@@ -350,7 +352,7 @@ def _checked_pattern(pattern: object) -> bytes:
     return raw
 
 
-def _checked(rule: AccountRule) -> AccountRule:
+def checked_rule(rule: AccountRule) -> AccountRule:
     """Return a rule whose settings are in their bounds. Raises: ConfigurationError."""
     if not is_said(rule):
         raise ConfigurationError(
@@ -410,6 +412,12 @@ def is_pattern(name: str | bytes) -> bool:
 def is_said(rule: AccountRule) -> bool:
     """Whether a rule says anything."""
     return any(getattr(rule, each) is not None for each in _SETTINGS)
+
+
+def changed_rule(before: AccountRule, given: Mapping[str, Any]) -> AccountRule:
+    """Return a rule of which only the given settings are others; a pause that ends is not said."""
+    rule = replace(before, **given)
+    return replace(rule, paused=None) if rule.paused is False else rule
 
 
 def settings_of(rule: AccountRule) -> dict[str, Any]:

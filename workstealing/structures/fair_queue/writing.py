@@ -53,6 +53,7 @@ class FairWriting(FairQueueBase):
         delay: Duration = 0.0,
         ttl: Duration | None = None,
         dedupe: tuple[str | bytes, Duration] | None = None,
+        dedupe_ended: bool = False,
     ) -> Steps[str]:
         """Write a message at the end of its account.
 
@@ -73,6 +74,8 @@ class FairWriting(FairQueueBase):
             dedupe: a key, and for how many seconds (or a timedelta) a further message with this
                 key is not written as long as this one is in the queue. Every end of the message
                 frees the key.
+            dedupe_ended: whether the key holds for all its seconds, also when this message has
+                ended; `FairQueueReaper` then forgets it.
 
         Returns: the message's id; that of the earlier message if the dedupe key is in use. Raises:
         ConfigurationError; QueueFull if the account has as many messages as its rule allows;
@@ -89,6 +92,7 @@ class FairWriting(FairQueueBase):
             delay,
             ttl,
             dedupe,
+            dedupe_ended,
         )
         return self._writing_one(self._described(new))
 
@@ -157,12 +161,19 @@ class FairWriting(FairQueueBase):
         tracked = b""
         if new.tracking_id is not None:
             tracked = to_bytes(checked_text(new.tracking_id, "tracking id"))
-        key, window = b"", 0
+        key, named, window = b"", b"", "0"
+        if not isinstance(new.dedupe_ended, bool) or (new.dedupe_ended and new.dedupe is None):
+            raise ConfigurationError(
+                f"dedupe_ended={new.dedupe_ended!r} is not usable: give True with a dedupe key, or"
+                " False"
+            )
         if new.dedupe is not None:
-            key, window = _checked_dedupe(new.dedupe)
+            key, ms = _checked_dedupe(new.dedupe)
+            # A message that does not know its key frees it by no end of its own.
+            named, window = (b"", f"+{ms}") if new.dedupe_ended else (key, str(ms))
         try:
             text = packed(
-                flat, self._encoder.encode, int(new.priority), tenant, account, tracked, key
+                flat, self._encoder.encode, int(new.priority), tenant, account, tracked, named
             )
         except UnicodeEncodeError as error:
             raise unwritable(error, new.fields) from None

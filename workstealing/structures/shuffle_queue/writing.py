@@ -44,7 +44,13 @@ _TRIES = 100
 
 
 # What a `FairQueue` knows of a message, and this queue does not.
-_FAIR_ONLY = {"priority": 0, "delay": 0.0, "ttl": None, "dedupe": None}
+_FAIR_ONLY = {
+    "priority": 0,
+    "delay": 0.0,
+    "ttl": None,
+    "dedupe": None,
+    "dedupe_ended": False,
+}
 
 
 class _Described(NamedTuple):
