@@ -9,7 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 
+from support.faulty_server import FaultyServer
+from support.grants import every_cut
 from support.patience import (
     GUARD_SECONDS,
     ROUNDING_SECONDS,
@@ -496,6 +499,39 @@ async def test_a_sleeper_that_is_cancelled_takes_nothing(
         taken = await queue.take("other", drain_all=True)
         assert taken.attempts == 1
         await queue.aclose()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("retries", [True, False])
+def test_a_wait_whose_reply_is_cut_off_keeps_no_message(
+    redis7: RedisServer, clock: SetClock, *, retries: bool
+) -> None:
+    """At each command of it: the looks, the wait, and the take."""
+    other = queue_on(redis7, clock)
+    other.put("a", timedelta(seconds=0.3))
+
+    def take(client: Any) -> Taken | None:
+        queue = TimeShardQueue(RedisStore(client), "letters", 6, 60, clock=clock)
+        return queue.take("c", 600, drain_all=True, block=BLOCK_SECONDS)
+
+    with FaultyServer(redis7.port) as door:
+        cuts = 0
+        for answer in every_cut(door, take, retries=retries):
+            if isinstance(answer, redis.ConnectionError):
+                cuts += 1
+                # Whether it was leased or not, the next one has it at once.
+                wait_until(
+                    lambda: bool(other.time_shards and any(each.due for each in other.stats())),
+                    "the message to be due",
+                )
+                taken = other.take("other", drain_all=True)
+            else:
+                taken = answer
+            assert taken is not None
+            assert taken.attempts == 1
+            assert other.ack(taken) == 1
+            other.put("a", timedelta(seconds=0.3))
+        assert (cuts == 0) is retries
 
 
 @pytest.mark.real
