@@ -7,10 +7,12 @@
 --   KEYS[6] consumed
 --   KEYS[7] released
 --   KEYS[8] dead
+--   KEYS[9] notifications
 --   ARGV[1] the caller's mark
 -- Returns how many messages it held that were not consumed.
 --@include settle
 local mark, waiting, leased, messages, history, consumed, released, dead = unpack(KEYS)
+KINDS[8] = 'stream'
 local problem = refuse(mark, ARGV[1], KEYS, KINDS)
 if problem then
   return problem

@@ -2,15 +2,22 @@
 --   KEYS[1] mark
 --   KEYS[2] waiting
 --   KEYS[3] messages
+--   KEYS[4] notifications
+--   KEYS[5] of a message with a dedupe key: its bar
 --   ARGV[1] the caller's mark
 --   ARGV[2] 1 if the caller has just seen that the layout says the same, else 0
---   ARGV[3..] of each message its id, its text, its due time in ms, and 1 if that counts from now, else 0
+--   ARGV[3] of a message with a dedupe key: the last moment in ms at which it may be put; else ''
+--   ARGV[4..] of each message its id, its text, its due time in ms, and 1 if that counts from now, else 0
 -- Returns how many messages are new; or, having changed nothing, -1 if there is no mark and the caller has
--- not seen the layout.
+-- not seen the layout, -2 if the message's put is barred, or comes too late.
 --@include time_shard
-local problem, marked = refuse(KEYS[1], ARGV[1], KEYS, { 'zset', 'hash' })
+--@include waking
+local problem, marked = refuse(KEYS[1], ARGV[1], KEYS, { 'zset', 'hash', 'stream', KEYS[5] and 'string' })
 if problem then
   return problem
+end
+if KEYS[5] and (now() > tonumber(ARGV[3]) or redis.call('EXISTS', KEYS[5]) == 1) then
+  return -2
 end
 if not marked then
   -- The server was flushed, or the queue was deleted. Somebody may have made another queue since.
@@ -22,16 +29,20 @@ if not marked then
     return reply
   end
 end
-local new = 0
-for i = 3, #ARGV, 4 do
+local new, first, before = 0, math.huge, first_moment(KEYS[2])
+for i = 4, #ARGV, 4 do
   local kept = redis.pcall('HSETNX', KEYS[3], ARGV[i], ARGV[i + 1])
   if type(kept) == 'table' then
     -- This is the script's first write, so nothing has been changed. A server refuses no later one.
     return kept
   end
   if kept == 1 then
-    redis.call('ZADD', KEYS[2], due_at(ARGV[i + 2], ARGV[i + 3]), ARGV[i])
-    new = new + 1
+    local due = due_at(ARGV[i + 2], ARGV[i + 3])
+    redis.call('ZADD', KEYS[2], due, ARGV[i])
+    new, first = new + 1, math.min(first, due)
   end
+end
+if first < before then
+  wake(KEYS[4])
 end
 return new

@@ -5,13 +5,14 @@
 --   KEYS[3] consumed
 --   KEYS[4] dead
 --   KEYS[5] released
---   KEYS[6] receipt
+--   KEYS[6] notifications
+--   KEYS[7] receipt
 --   ARGV[1] the caller's mark
 --   ARGV[2] how long a take may be under way, in ms
 -- Returns how many leases end.
 --@include releasing
-local history, consumed, dead, released, receipt = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local problem = refuse(KEYS[1], ARGV[1], KEYS, { 'hash', 'set', 'zset', 'zset', 'string' })
+local _, history, consumed, dead, released, notifications, receipt = unpack(KEYS)
+local problem = refuse(KEYS[1], ARGV[1], KEYS, { 'hash', 'set', 'zset', 'zset', 'stream', 'string' })
 if problem then
   return problem
 end
@@ -24,7 +25,7 @@ if unbelieved then
   return unbelieved
 end
 for id, takes in string.gmatch(held, '(%S+) (%S+)') do
-  if ask_release(history, consumed, dead, released, id, takes, '', '0') then
+  if ask_release(history, consumed, dead, released, notifications, id, takes, '', '0') then
     count = count + 1
   end
 end

@@ -61,7 +61,7 @@ def ahead_of(queue: TimeShardQueue, clock: Any, ahead_ms: int) -> TimeShardQueue
 
 
 def everything(server: AnyServer) -> dict[Any, Any]:
-    """Return all keys with their values, but for receipts, which the server itself removes."""
+    """Return all keys with their values, but for those that the server itself removes."""
     if isinstance(server, CassandraServer):
         return server.rows()
     client = server.client()
@@ -70,8 +70,8 @@ def everything(server: AnyServer) -> dict[Any, Any]:
 
 
 def is_receipt(client: Any, key: bytes) -> bool:
-    """Say whether a key is a take's receipt; see that it is gone within a minute."""
-    if b":ws:time_shard:taken." not in key:
+    """Say whether a key is a take's receipt, or has notifications; it is gone within a minute."""
+    if b":ws:time_shard:taken." not in key and b":ws:time_shard:notifications:" not in key:
         return False
     left = client.pttl(key)
     assert left == -2 or 0 < left <= 60_000

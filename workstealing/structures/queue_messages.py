@@ -1,6 +1,7 @@
 """Messages to be written to a queue of tenants, and the answer to an exchange.
 
 `FairQueue` and `ShuffleQueue` share them: what a producer says of a message, and the checks of it.
+A dedupe key is a `TimeShardQueue`'s too.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from workstealing.clock import Duration
+from workstealing.clock import Duration, seconds_of
 from workstealing.errors import ConfigurationError
+from workstealing.store.keys import to_bytes
+from workstealing.structures.layout import checked_text
 
 MessageT = TypeVar("MessageT")
 MOST_FIELDS = 1000
+MOST_DEDUPE_SECONDS = 366 * 86400.0
 _LATEST_MS = 2**52
 # The types that redis-py can send; a bool, though a number, is not among them.
 _SENT = (str, bytes, int, float, bytearray, memoryview)
@@ -155,3 +159,18 @@ def deadline_ms(deadline: object) -> int:
             f"the deadline {deadline!r} is out of range: give an aware datetime or Unix seconds"
         )
     return int(seconds * 1000)
+
+
+def checked_dedupe(dedupe: object) -> tuple[bytes, int]:
+    """Return a dedupe key, and for how many ms it holds. Raises: ConfigurationError."""
+    if not isinstance(dedupe, tuple) or len(dedupe) != 2:
+        raise ConfigurationError(
+            f"dedupe={dedupe!r} is not usable: give a key, and for how many seconds it holds"
+        )
+    key = to_bytes(checked_text(dedupe[0], "dedupe key"))
+    seconds = seconds_of(dedupe[1], "the window of dedupe", least=0.001)
+    if seconds > MOST_DEDUPE_SECONDS:
+        raise ConfigurationError(
+            f"the window of dedupe is {seconds:g} seconds: give a year at most"
+        )
+    return key, int(seconds * 1000)

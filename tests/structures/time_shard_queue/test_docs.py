@@ -19,11 +19,14 @@ def test_the_blocks(redis7: RedisServer, capsys: pytest.CaptureFixture[str]) -> 
     with running("docs/time_shard_queue.md", replace=here) as page:
         page.run(send=sent.append)
         assert sent == [b"call 18"]
+        page.run(send=sent.append)
+        assert sent == [b"call 18", b"wake up"]
+        page.run()
         assert len(page.run()["ids"]) == 2
         page.run()
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
         assert [line[0] for line in lines] == list("012345")
-        assert sum(int(line[5]) for line in lines) == 2, "acknowledged and deleted, not cleared yet"
+        assert sum(int(line[5]) for line in lines) == 4, "acknowledged and deleted, not cleared yet"
 
 
 @pytest.mark.parametrize("time_shards", [4, 6, 9])

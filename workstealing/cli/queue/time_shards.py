@@ -181,10 +181,11 @@ class OpenTimeShardQueue(OpenQueue):
         earlier = (draft.priority or 0) * self._queue.rotation.period_ms / 1000
         return self._queue.put(draft.body, timedelta(seconds=draft.due_in - earlier))
 
-    def take(self, seconds: float) -> InHand | None:  # noqa: ARG002 - no take waits
-        """Take what is due at its turn; it waits for nothing. See `OpenQueue`."""
+    def take(self, seconds: float) -> InHand | None:
+        """Take what is due at its turn, and wait for it so long; see `OpenQueue`."""
         drain_all = bool(self._option("drain_all"))
-        taken: Taken | None = self._queue.take(self._options.consumer, self.lease, drain_all)
+        consumer: str = self._options.consumer
+        taken: Taken | None = self._queue.take(consumer, self.lease, drain_all, block=seconds)
         if taken is None:
             return None
         late = max(0.0, time.time() - taken.due.timestamp())

@@ -22,6 +22,7 @@ from workstealing.structures.fair_queue.names import FAIR_VERSION
 from workstealing.structures.layout import as_text, checked_text
 from workstealing.structures.queue_messages import (
     NewMessage,
+    checked_dedupe,
     checked_fields,
     checked_new,
     deadline_ms,
@@ -34,7 +35,6 @@ from workstealing.structures.stored import holding_ours
 
 MOST_OVERDUE = 1000
 MOST_PEEKED = 1000
-MOST_DEDUPE_SECONDS = 366 * 86400.0
 
 
 class FairWriting(FairQueueBase):
@@ -168,7 +168,7 @@ class FairWriting(FairQueueBase):
                 " False"
             )
         if new.dedupe is not None:
-            key, ms = _checked_dedupe(new.dedupe)
+            key, ms = checked_dedupe(new.dedupe)
             # A message that does not know its key frees it by no end of its own.
             named, window = (b"", f"+{ms}") if new.dedupe_ended else (key, str(ms))
         try:
@@ -296,17 +296,3 @@ class FairWriting(FairQueueBase):
             as_text(delivery),
             batch,
         )
-
-
-def _checked_dedupe(dedupe: object) -> tuple[bytes, int]:
-    if not isinstance(dedupe, tuple) or len(dedupe) != 2:
-        raise ConfigurationError(
-            f"dedupe={dedupe!r} is not usable: give a key, and for how many seconds it holds"
-        )
-    key = to_bytes(checked_text(dedupe[0], "dedupe key"))
-    seconds = seconds_of(dedupe[1], "the window of dedupe", least=0.001)
-    if seconds > MOST_DEDUPE_SECONDS:
-        raise ConfigurationError(
-            f"the window of dedupe is {seconds:g} seconds: give a year at most"
-        )
-    return key, int(seconds * 1000)

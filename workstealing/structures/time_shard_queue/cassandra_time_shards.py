@@ -77,6 +77,8 @@ TAKEN_A_PIECE = 50
 """So many messages are changed by one batch, which then stays far below Cassandra's limit of 50
 KiB."""
 _PAGE = 500
+_FIRST_POLL, _LONGEST_POLL = 0.05, 1.0
+"""How long a take that waits sleeps before it looks again, in seconds: at first, and at last."""
 _ATTEMPTS = 30
 """A consumer tries so often to be the first, with longer and longer pauses."""
 
@@ -181,6 +183,20 @@ class CassandraTimeShards:
             more = found.more
             taken += messages
         return taken
+
+    def wait(
+        self,
+        time_shards: Sequence[int],
+        producing: int,  # noqa: ARG002 - nothing tells of a put
+        seconds: float,
+        waits: int,
+    ) -> Steps[list[int]]:
+        """Sleep for a while, longer with each wait, up to a second; see the store's module.
+
+        No round trip: whoever waits takes again, so late may it see that a message is due.
+        """
+        yield Sleep(min(seconds, _LONGEST_POLL, _FIRST_POLL * 2 ** min(waits, 10)))
+        return list(time_shards)
 
     def give_back(self, asked: AskedTakes) -> Steps[int]:
         """End the leases of a call's batches that were applied; three round trips for each.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from redis.exceptions import DataError
 
 from workstealing.clock import SYSTEM_CLOCK, Duration, WallClock, milliseconds_of, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.grants import Asking, AsynchronousAsks, BlockingAsks, asks
+from workstealing.store.grants import Asking, AsynchronousAsks, BlockingAsks
 from workstealing.store.job_client import wrong_form
 from workstealing.store.keys import require_users_name, to_bytes
 from workstealing.store.operations import Asynchronous, Steps, operation
@@ -32,47 +30,42 @@ from workstealing.structures.structure import (
     DeadLetters,
     Structure,
 )
+from workstealing.structures.time_shard_queue.putting import checked_number, is_utf8
 from workstealing.structures.time_shard_queue.rotation import (
     FEWEST_WITH_A_QUIET_ONE,
     Rotation,
     rotation_of,
 )
 from workstealing.structures.time_shard_queue.store import (
-    LONGEST_CONSUMER,
-    AskedTakes,
     Buried,
     DeadDueMessage,
     Due,
     DueTime,
-    Entry,
-    Held,
     Taken,
     TimeShardCounts,
     TimeShards,
     TimeShardStats,
     due_of,
-    message_bytes,
     moment,
     time_shard_of,
 )
+from workstealing.structures.time_shard_queue.taking import MOST_AT_ONCE, TimeShardTaking
 
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 5
-MOST_AT_ONCE = 1000
 # How many ids one script of the store is given, so that none holds the server for long.
 CHANGED_A_PIECE = 200
-PUT_A_PIECE = 100
 
 
-class _TimeShardQueueOperations(Structure):
+class _TimeShardQueueOperations(TimeShardTaking, Structure):
     """The operations of both forms, over the steps of a store."""
 
     kind = "time shard queue"
     access = Access(
         keys=("ws:time_shard_queue:layout:NAME", "{*}:ws:time_shard:*:NAME"),
         scripts=("time_shard_queue", *OPENING_SCRIPTS),
-        commands=QUEUED | {"EXISTS", "SCARD", "SRANDMEMBER", "TIME", "ZCOUNT", "ZRANGE"},
+        commands=QUEUED | {"EXISTS", "SCARD", "SRANDMEMBER", "TIME", "XREAD", "ZCOUNT", "ZRANGE"},
     )
 
     def __init__(
@@ -85,7 +78,7 @@ class _TimeShardQueueOperations(Structure):
         max_attempts: int = MAX_ATTEMPTS,
         clock: WallClock = SYSTEM_CLOCK,
     ) -> None:
-        if not isinstance(name, str | bytes) or not name or not _is_utf8(name):
+        if not isinstance(name, str | bytes) or not name or not is_utf8(name):
             raise ConfigurationError(f"the name {name!r} is not usable: give a text or bytes")
         require_users_name(to_bytes(name))
         if not callable(getattr(store, "bind", None)):
@@ -99,7 +92,7 @@ class _TimeShardQueueOperations(Structure):
             raise wrong_form(self, "store")
         self.rotation: Rotation = rotation_of(shards, period)
         """Which time shards have their turn when; pure functions of a clock."""
-        self.max_attempts: int = _checked_number("max_attempts", max_attempts, 10**6)
+        self.max_attempts: int = checked_number("max_attempts", max_attempts, 10**6)
         self.store = store
         # Of a store on Redis.
         on_redis: dict[str, Any] = {"client": None, "job_client": None} | vars(store)
@@ -110,10 +103,6 @@ class _TimeShardQueueOperations(Structure):
         # The time shards that pipelines have put into.
         self._marked: set[int] = set()
         self.name = to_bytes(name).decode(errors="backslashreplace")
-
-    def now_ms(self) -> int:
-        """Return the time of day, by this process's own clock, that chooses time shards."""
-        return int(self.clock.time() * 1000)
 
     def inspect(self, steps: Steps[T], seconds: Duration = INSPECT_SECONDS) -> T:
         """Run a question's steps as the store does; see `Structure.inspect`."""
@@ -128,83 +117,6 @@ class _TimeShardQueueOperations(Structure):
         LayoutError; EvictionPolicyError. Two or three round trips the first time, then none.
         """
         return self._opening(create=True)
-
-    @operation
-    def put(self, message: str | bytes, due: DueTime = None) -> Steps[str]:
-        """Put a message into the producers' time shard.
-
-        Arguments:
-            message: bytes, or text, kept as UTF-8.
-            due: when it may first be taken: an aware datetime, Unix seconds, or a timedelta from
-                now; None: now.
-
-        The store's clock judges the due time, never this process's. Returns: the message's id.
-        Raises: ConfigurationError; LayoutError; with Redis, OutOfMemoryError if the server is full.
-        One round trip; three for the first message of a time shard.
-        """
-        return self._putting(message_bytes(message), due_of(due))
-
-    @operation
-    def put_many(
-        self, messages: Iterable[str | bytes | tuple[str | bytes, DueTime]], due: DueTime = None
-    ) -> Steps[list[str]]:
-        """Put messages into the producers' time shard, up to 100 at once.
-
-        Arguments:
-            messages: each as of `put`, or a pair of one and a due time of its own.
-            due: of the messages without one of their own, as of `put`.
-
-        Of messages with the same due time, the one that comes first here is taken first. Returns:
-        their ids, in order. Raises: as `put`. With Redis, one round trip for each 100, each atomic:
-        if a fault ends the call after the first, the messages of those before are put. With
-        Cassandra each message is an insert of its own.
-        """
-        if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
-            raise ConfigurationError(f"{messages!r} are no messages: give a list of bytes or text")
-        usual = due_of(due)
-        return self._putting_many([_entry(each, usual) for each in messages])
-
-    @asks
-    def take(
-        self, consumer: str, lease: Duration = 60.0, drain_all: bool = False
-    ) -> Asking[Taken | None]:
-        """Lease the message with the lowest due time of the consumers' time shard.
-
-        Messages that are due in the future stay. If no other message is left, a message whose lease
-        has ended is leased anew. A message that has been taken `max_attempts` times in vain is set
-        aside.
-
-        Arguments:
-            consumer: a name, for people to read.
-            lease: seconds, or a timedelta, until the lease ends by itself: choose it longer than
-                the work takes.
-            drain_all: look at every other time shard too, if there is nothing in the consumers'.
-
-        Returns: a `Taken`, or None. Raises: ConfigurationError; LayoutError. One round trip; with
-        drain_all at most N.
-
-        A call that is interrupted or cut off releases what it has leased. With Redis, one that
-        redis-py sends twice is answered by the same message.
-        """
-        checked, asked = _checked_taking(consumer, lease), self._asked()
-        return self._asking(self._taking_one(*checked, drain_all, asked), asked)
-
-    @asks
-    def take_many(
-        self, consumer: str, n: int, lease: Duration = 60.0, drain_all: bool = False
-    ) -> Asking[list[Taken]]:
-        """Lease up to n messages; see `take`.
-
-        Arguments:
-            n: 1 to 1,000.
-
-        Returns: a list of `Taken`, of each time shard the lowest due times first. With Redis, one
-        round trip for each 100, each atomic: if the process dies between two of them, the leases of
-        the taken messages end by themselves.
-        """
-        _checked_number("n", n, MOST_AT_ONCE)
-        checked, asked = _checked_taking(consumer, lease), self._asked()
-        return self._asking(self._taking(*checked, n, drain_all, asked), asked)
 
     @operation
     def ack(self, *messages: Taken | str) -> Steps[int]:
@@ -296,7 +208,7 @@ class _TimeShardQueueOperations(Structure):
         Raises: ConfigurationError; LayoutError. One round trip for each 200 of each time shard, and
         one to count if there are n or more.
         """
-        return self._listing_dead(_checked_number("n", n, MOST_AT_ONCE))
+        return self._listing_dead(checked_number("n", n, MOST_AT_ONCE))
 
     @operation
     def revive(self, *ids: str) -> Steps[int]:
@@ -349,79 +261,6 @@ class _TimeShardQueueOperations(Structure):
         if puts and time_shard not in self._marked:
             yield from self.time_shards.put(time_shard, (), now_s)
             self._marked.add(time_shard)
-
-    def _opening(self, create: bool = False, only_read: bool = False) -> Steps[None]:
-        # Only a put writes down the layout.
-        found = yield from self.time_shards.open(create, only_read)
-        self.rotation.require(found, self.name)
-
-    def _putting(self, body: bytes, due: Due) -> Steps[str]:
-        (message_id,) = yield from self._putting_many([Entry(body, due)])
-        return message_id
-
-    def _putting_many(self, entries: list[Entry]) -> Steps[list[str]]:
-        ids: list[str] = []
-        if entries:
-            yield from self._opening(create=True)
-        last_s = 0.0
-        for first in range(0, len(entries), PUT_A_PIECE):
-            # A clock that has not gone on is no reason to put the later ones before.
-            last_s = now_s = max(self.clock.time(), last_s + 2 * PUT_A_PIECE / 1e6)
-            time_shard = self.rotation.producing(int(now_s * 1000))
-            some = entries[first : first + PUT_A_PIECE]
-            ids += yield from self.time_shards.put(time_shard, some, now_s)
-        return ids
-
-    def _asked(self) -> AskedTakes | None:
-        """Return what takes note of a call's takes; None if the store knows none again."""
-        return AskedTakes() if hasattr(self.store, "ask") else None
-
-    def _asking(self, steps: Steps[T], asked: AskedTakes | None) -> Asking[T]:
-        shards: Any = self.time_shards
-        return Asking(steps, lambda: shards.give_back(asked), asked)
-
-    def _taking(
-        self,
-        consumer: str,
-        lease_ms: int,
-        n: int,
-        drain_all: bool,
-        asked: AskedTakes | None,
-    ) -> Steps[list[Taken]]:
-        yield from self._opening()
-        shards: Any = self.time_shards
-        options = {} if asked is None else {"asked": asked}
-        taken: list[Taken] = []
-        mine = self.rotation.consuming(self.now_ms())
-        count = self.rotation.time_shards if drain_all else 1
-        for i in range(count):
-            # Backwards: the oldest time shards come first, and the producers' comes near the end.
-            time_shard = (mine - i) % self.rotation.time_shards
-            wanted = n - len(taken)
-            begun = 0 if asked is None else len(asked.receipts)
-            try:
-                held = yield from shards.take(
-                    *(time_shard, consumer, lease_ms, wanted, self.max_attempts),
-                    is_turn=i == 0,
-                    **options,
-                )
-            except self.time_shards.faults as error:
-                if not taken:
-                    raise
-                if asked is not None and len(asked.receipts) > begun:
-                    asked.note_cut(asked.receipts[-1], error)
-                # Else the caller would lose its messages, which some such takes would set aside.
-                break
-            taken += [_taken(each, time_shard) for each in held]
-            if len(taken) >= n:
-                break
-        return taken
-
-    def _taking_one(
-        self, consumer: str, lease_ms: int, drain_all: bool, asked: AskedTakes | None
-    ) -> Steps[Taken | None]:
-        taken = yield from self._taking(consumer, lease_ms, 1, drain_all, asked)
-        return taken[0] if taken else None
 
     def _changing(self, method: str, placed: dict[int, list[str]]) -> Steps[int]:
         yield from self._opening()
@@ -539,6 +378,12 @@ class AsyncTimeShardQueue(_TimeShardQueueOperations, AsynchronousAsks):
         ask = getattr(self.store, "ask", None)
         return self._run(asking.steps) if ask is None else ask(asking)
 
+    async def aclose(self) -> None:
+        """Close the connections on which calls have waited: those of the store, for all queues."""
+        close = getattr(self.store, "aclose", None)
+        if close is not None:
+            await close()
+
 
 if TYPE_CHECKING:
 
@@ -597,18 +442,6 @@ class _DeadSet(DeadLetters):
         return _TimeShardQueueOperations.discard.steps(self._queue, *map(str, members))
 
 
-def _taken(held: Held, time_shard: int) -> Taken:
-    return Taken(
-        held.id,
-        held.message,
-        moment(held.due_ms),
-        held.attempts,
-        moment(held.ends_ms),
-        held.token,
-        time_shard,
-    )
-
-
 def _dead(buried: Buried) -> DeadDueMessage:
     return DeadDueMessage(
         buried.id,
@@ -633,44 +466,3 @@ def _dead_item(dead: DeadDueMessage) -> DeadItem:
 
 def _turns(rotation: Rotation) -> str:
     return f"{rotation.time_shards} time shards of {rotation.period_ms / 1000:g} s"
-
-
-def _is_utf8(text: str | bytes) -> bool:
-    """Return whether a text can be sent as UTF-8; bytes always can."""
-    try:
-        to_bytes(text)
-    except DataError:
-        return False
-    return True
-
-
-def _entry(message: Any, due: Due) -> Entry:
-    """Return a message of a `put_many` with its due time. Raises: ConfigurationError."""
-    if isinstance(message, tuple):
-        if len(message) != 2:
-            raise ConfigurationError(
-                f"{message!r} is no message to be put: give bytes or text, or a pair of it and its"
-                " due time"
-            )
-        return Entry(message_bytes(message[0]), due_of(message[1]))
-    return Entry(message_bytes(message), due)
-
-
-def _checked_number(name: str, number: Any, most: int) -> int:
-    """Return a number of 1 to most. Raises: ConfigurationError, naming the argument."""
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise ConfigurationError(f"{name}={number!r} is not usable: give 1 to {most}")
-    # redis-py does not send an IntEnum as its number.
-    return int(number)
-
-
-def _checked_taking(consumer: Any, lease: Any) -> tuple[str, int]:
-    if (
-        not isinstance(consumer, str)
-        or not 0 < len(consumer) <= LONGEST_CONSUMER
-        or not _is_utf8(consumer)
-    ):
-        raise ConfigurationError(
-            f"consumer={consumer!r} is no name: give a text of 1 to {LONGEST_CONSUMER} characters"
-        )
-    return consumer, milliseconds_of(lease, "lease")

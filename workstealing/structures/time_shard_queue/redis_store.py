@@ -11,7 +11,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from workstealing.errors import LayoutError
 from workstealing.store.fleet import AnyFleet, placed
-from workstealing.store.grants import Asking, ask_for, ask_for_async
+from workstealing.store.grants import Asking, AsynchronousAsks, BlockingAsks
 from workstealing.store.job_client import (
     AsyncClient,
     BlockingClient,
@@ -19,8 +19,14 @@ from workstealing.store.job_client import (
     JobClient,
     job_client_for,
 )
-from workstealing.store.keys import spread_tag
-from workstealing.store.operations import AS_BYTES, Operation, Steps, drive, drive_async
+from workstealing.store.keys import key_slot, spread_tag
+from workstealing.store.operations import (
+    AS_BYTES,
+    AsynchronousWaiting,
+    BlockingWaiting,
+    Operation,
+    Steps,
+)
 from workstealing.store.scripts import load
 from workstealing.store.valkey_clients import redis_client
 from workstealing.structures.layout import (
@@ -33,6 +39,8 @@ from workstealing.structures.layout import (
 )
 from workstealing.structures.stored import stored_number
 from workstealing.structures.structure import inspect_steps
+from workstealing.structures.time_shard_queue.redis_dedupe import RedisDedupe
+from workstealing.structures.time_shard_queue.redis_waiting import RedisWaiting
 from workstealing.structures.time_shard_queue.rotation import (
     FEWEST_TIME_SHARDS,
     MOST_TIME_SHARDS,
@@ -63,6 +71,8 @@ _BESIDE = (16, 250)
 
 # For how long a take may be under way, and its receipt is kept at most.
 UNDER_WAY_MS = 60_000
+_NO_MARK = -1
+"""The answer of a put to a time shard without a mark."""
 # A process remembers the receipts of so many messages.
 _RECEIPTS_KNOWN = 1000
 
@@ -78,7 +88,7 @@ class TimeShardNames:
     def __init__(self, name: bytes, time_shard: int) -> None:
         prefix = b"{%s}:ws:time_shard:" % spread_tag(name, time_shard)
         end = b":%d:%s" % (time_shard, name)
-        self._taken, self._end = prefix + b"taken.", end
+        self._taken, self._barred, self._end = prefix + b"taken.", prefix + b"barred.", end
         self.mark = prefix + b"mark" + end
         self.waiting = prefix + b"waiting" + end
         self.leased = prefix + b"leased" + end
@@ -87,6 +97,7 @@ class TimeShardNames:
         self.consumed = prefix + b"consumed" + end
         self.released = prefix + b"released" + end
         self.dead = prefix + b"dead" + end
+        self.notifications = prefix + b"notifications" + end
         self.watched = (self.waiting, self.leased)
         """The keys that the sweeper WATCHes: acknowledgements and releases write none of them."""
         self.all = (
@@ -94,9 +105,18 @@ class TimeShardNames:
             *(self.consumed, self.released, self.dead),
         )
 
+    @property
+    def slot(self) -> int:
+        """The hash slot of all of them."""
+        return key_slot(self.mark)
+
     def receipt(self, nonce: bytes) -> bytes:
         """Return the key that says what was taken with a nonce."""
         return self._taken + nonce + self._end
+
+    def bar(self, message_id: bytes) -> bytes:
+        """Return the key that bars the put of a message with a dedupe key."""
+        return self._barred + message_id + self._end
 
 
 def layout_key(name: bytes) -> bytes:
@@ -131,7 +151,7 @@ def read_rotation(key: bytes, reply: Any, *, deleted: bool = False) -> Versioned
     return read_pairs(KIND, key, called, reply, own)
 
 
-class RedisTimeShards:
+class RedisTimeShards(RedisWaiting, RedisDedupe):
     """The time shards of one queue on Redis; see `TimeShards` for the methods.
 
     Arguments:
@@ -194,23 +214,44 @@ class RedisTimeShards:
 
     def put(self, time_shard: int, entries: Sequence[Entry], now_s: float) -> Steps[list[str]]:
         """Keep messages; O(log n) each. Three round trips if the time shard has no mark."""
-        names = self.names(time_shard)
         ids = [new_id(time_shard, now_s, number) for number in range(len(entries))]
+        yield from self.put_as(time_shard, ids, entries)
+        return ids
+
+    def put_as(
+        self,
+        time_shard: int,
+        ids: Sequence[str],
+        entries: Sequence[Entry],
+        last_ms: int | None = None,
+    ) -> Steps[bool]:
+        """Keep messages under ids; as `put`.
+
+        Arguments:
+            last_ms: of one with a dedupe key: from when on it is refused, by the server's clock.
+
+        Returns: whether they were put: not if the message is barred, or comes too late.
+        """
+        names = self.names(time_shard)
         parts = [
             part
             for id_, (message, due) in zip(ids, entries, strict=True)
             for part in (id_, message, due.ms, int(due.from_now))
         ]
+        keys: tuple[bytes, ...] = (names.waiting, names.messages, names.notifications)
+        if last_ms is not None:
+            keys = (*keys, names.bar(ids[0].encode()))
+        last = "" if last_ms is None else last_ms
+        new = _NO_MARK
         for seen in (0, 1):
-            keys = (names.waiting, names.messages)
-            new = yield self._operation("put", keys, time_shard, (seen, *parts), int)
-            if new >= 0:
+            new = yield self._operation("put", keys, time_shard, (seen, last, *parts), int)
+            if new != _NO_MARK:
                 break
             # The queue's first message ever, or since the server was flushed or the queue was
             # deleted.
             found = yield self._layout(new=True)
             self._require(found)
-        return ids
+        return new >= 0
 
     def take(
         self,
@@ -268,7 +309,7 @@ class RedisTimeShards:
         for time_shard, nonce in asked.receipts:
             names = self.names(time_shard)
             notes = (names.history, names.consumed, names.dead, names.released)
-            keys = (*notes, names.receipt(nonce))
+            keys = (*notes, names.notifications, names.receipt(nonce))
             operations.append(self._operation("withdraw", keys, time_shard, (UNDER_WAY_MS,), int))
         return sum((yield operations)) if operations else 0
 
@@ -285,7 +326,8 @@ class RedisTimeShards:
     ) -> Steps[bool]:
         """End a lease early; writes no key that a sweeper WATCHes."""
         names = self.names(time_shard)
-        keys = (names.history, names.consumed, names.dead, names.released)
+        notes = (names.history, names.consumed, names.dead, names.released)
+        keys = (*notes, names.notifications)
         when = ("", 0) if due is None else (due.ms, int(due.from_now))
         args = (message_id, token or "", *when)
         done: bool = yield self._operation("release", keys, time_shard, args, bool)
@@ -327,7 +369,8 @@ class RedisTimeShards:
     def revive(self, time_shard: int, ids: Collection[str]) -> Steps[int]:
         """Let dead messages wait again."""
         names = self.names(time_shard)
-        keys = (names.waiting, names.history, names.consumed, names.dead)
+        notes = (names.waiting, names.history, names.consumed, names.dead)
+        keys = (*notes, names.notifications)
         done: int = yield self._operation("revive", keys, time_shard, tuple(ids), int)
         return done
 
@@ -348,7 +391,8 @@ class RedisTimeShards:
         self._opened = None
         count = 0
         for time_shard in range(self.rotation.time_shards):
-            keys = self.names(time_shard).all[1:]
+            names = self.names(time_shard)
+            keys = (*names.all[1:], names.notifications)
             count += yield self._operation("delete", keys, time_shard, (), int)
         yield self._delete_layout(is_empty=True)
         self.mark = self._mark_of(KIND.version)
@@ -442,7 +486,7 @@ class _EitherRedisStore(Generic[ClientT]):
         return inspect_steps(self.job_client, steps, seconds)
 
 
-class RedisStore(_EitherRedisStore[BlockingClient]):
+class RedisStore(_EitherRedisStore[BlockingClient], BlockingAsks, BlockingWaiting):
     """Keeps TimeShardQueues on a Redis server or cluster.
 
     Arguments:
@@ -453,8 +497,6 @@ class RedisStore(_EitherRedisStore[BlockingClient]):
     Raises: ConfigurationError for anything else.
     """
 
-    _is_async_client: Literal[False] = False
-
     @property
     def asynchronous(self) -> Literal[False]:
         """Whether what `run` returns must be awaited."""
@@ -462,17 +504,15 @@ class RedisStore(_EitherRedisStore[BlockingClient]):
 
     def run(self, steps: Steps[T]) -> T:
         """Run steps on the client; see `Store`."""
-        return drive(self.client, steps)
+        return self._run(steps)
 
     def ask(self, asking: Asking[T]) -> T:
         """Run steps that ask for leases; if that is interrupted, give them back."""
-        return ask_for(self.client, asking)
+        return self._ask(asking)
 
 
-class AsyncRedisStore(_EitherRedisStore[AsyncClient]):
+class AsyncRedisStore(_EitherRedisStore[AsyncClient], AsynchronousAsks, AsynchronousWaiting):
     """Keeps TimeShardQueues on a redis.asyncio client; see `RedisStore`."""
-
-    _is_async_client: Literal[True] = True
 
     @property
     def asynchronous(self) -> Literal[True]:
@@ -481,11 +521,11 @@ class AsyncRedisStore(_EitherRedisStore[AsyncClient]):
 
     def run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
         """Return a coroutine that runs steps on the client; see `Store`."""
-        return drive_async(self.client, steps)
+        return self._run(steps)
 
     def ask(self, asking: Asking[T]) -> Coroutine[Any, Any, T]:
         """Return a coroutine that runs steps that ask for leases; see `RedisStore.ask`."""
-        return ask_for_async(self.client, asking)
+        return self._ask(asking)
 
 
 def _held(reply: list[Any]) -> tuple[bool, list[Held]]:

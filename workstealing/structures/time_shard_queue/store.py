@@ -16,6 +16,17 @@ A store that has a method `ask` answers a take that is asked for twice by the sa
 takes back what nobody has the reply of: it runs an `Asking` as `ask_for` does. Its time shards'
 `take` is given the `AskedTakes` of the call as `asked`, and they have one more method:
 `give_back(asked)`, which makes the steps that end these leases.
+
+Two more methods of time shards are for what a store can do, and `TimeShards` has them not, because
+a queue does without them:
+
+- `wait(time_shards, producing, seconds, waits)` makes the steps of a take that waits: they last
+  for so many seconds at most, and end earlier when one of these time shards may have something to
+  take. They return those that may. `producing` is the time shard of the producers, `waits` how
+  often the call has waited before. Without the method a take refuses to wait.
+- `put_once(time_shard, entry, now_s, key, window_ms)` makes the steps that keep a message with a
+  dedupe key, which holds for so many milliseconds. They return its id, or that of another message
+  with this key which is still there. Without the method a put refuses `dedupe`.
 """
 
 from __future__ import annotations
