@@ -70,8 +70,12 @@ class IckReaper(DivisibleJob):
     members when it first sees them, and judges them by that. ``docs/ick.md`` says what is not
     guaranteed there.
 
-    A slice costs one round trip to look and one to return, in one attempt; with a limit above 200
-    it makes several attempts of up to 200 members.
+    Debounced members that have rested are moved to the producer set, too, and count as handled: a
+    client of redis-ick's, which does not know of them, finds them there. Consumers of this package
+    move them by themselves.
+
+    A slice costs one round trip to look and one to return, in one attempt, and one more where
+    members have rested; with a limit above 200 it makes several attempts of up to 200 members.
     """
 
     access = JobAccess(("Ick", "sharded Ick"))
@@ -100,9 +104,10 @@ class IckReaper(DivisibleJob):
     def perform(self, slice: Slice) -> int:
         """Return up to ``slice.limit`` stale reservations of one Ick, up to 200 in one attempt.
 
-        Returns: how many members it returned or set aside (would, on a dry run), and entries it
-        cleared away that belong to no member. Raises: Aborted if somebody acknowledged or reserved
-        meanwhile, and OutOfTime, before anything was handled; LayoutError; connection faults.
+        Returns: how many members it returned, set aside or moved as rested (would, on a dry run),
+        and entries it cleared away that belong to no member. Raises: Aborted if somebody
+        acknowledged or reserved meanwhile, and OutOfTime, before anything was handled; LayoutError;
+        connection faults.
         """
         icks = self._icks()
         reaper = self._reaper(icks[drawn(len(icks), self._random)], of=len(icks))
@@ -191,7 +196,8 @@ class _IckFindings:
     Fields: now: the server's time in ms; token: of the present reservation; size: how many members
     are reserved; members: some of the reserved members, none while the reservation is not stale;
     idle_attempts, idle_seen: entries of attempts and of first sightings whose member has gone;
-    is_trimmable: nothing is reserved, but the reservation still has a list.
+    is_trimmable: nothing is reserved, but the reservation still has a list; ripe: how many members
+    that waited have rested; ripe_since: the time in ms when the first of them had, or None.
     """
 
     now: int
@@ -201,6 +207,8 @@ class _IckFindings:
     idle_attempts: list[bytes]
     idle_seen: list[bytes]
     is_trimmable: bool
+    ripe: int
+    ripe_since: float | None
 
 
 class _Reaper:
@@ -250,25 +258,42 @@ class _Reaper:
 
     def _reap(self, slice: Slice, most: int) -> int:
         """Make one attempt; return how many were returned, set aside or cleared away."""
-        names = self._names
+        names, ripened = self._names, 0
         watched = (names.cset, names.held, names.attempts, names.dead)
         try:
             with attempt(self._job_client, *watched, slice=slice) as current:
                 (reply,) = current.read(self._look_command(WINDOW * most, most))
                 look = self._read(reply)
                 self._observe(slice, look)
-                steps = self._steps(look, most)
+                if look.ripe:
+                    # By a script of its own: whatever a consumer does meanwhile, they are moved.
+                    ripened = self._ripen(slice, min(look.ripe, most))
+                steps = self._steps(look, most - ripened)
                 if not steps:
-                    return 0
+                    return ripened
                 command = self._reap_command(look.token, steps)
                 (done,) = current.commit(command)
         except OutOfMemoryError:
             # A full server refuses all of a MULTI. The script alone begins by deleting.
             budget = Budget(slice.remaining())
             (done,) = checked(self._job_client.call_keys(names.all, [command], budget))
-        if done < 0:
+        except Aborted:
+            if not ripened:
+                raise
+            return ripened
+        if done < 0 and not ripened:
             raise Aborted("somebody has reserved since the look")
-        return int(done)
+        return ripened + max(0, int(done))
+
+    def _ripen(self, slice: Slice, most: int) -> int:
+        """Move up to so many members that have rested to the producer set; return how many."""
+        names = self._names
+        script, keys = load("ick/ripen"), (*names.sets, *names.resting)
+        command = ("EVAL", script.body, len(keys), *keys, most)
+        budget = Budget(slice.remaining())
+        slice.spend(1)
+        (moved,) = checked(self._job_client.call_keys(keys, [command], budget))
+        return int(moved)
 
     def count(self, slice: Slice) -> int:
         """Return how many members `reap` would return or set aside now; change nothing.
@@ -277,7 +302,8 @@ class _Reaper:
         """
         look = self.look(WINDOW * slice.limit, Budget(slice.remaining()))
         self._observe(slice, look)
-        return min(slice.limit, sum(self._is_stale(look, found) for found in look.members))
+        stale = sum(self._is_stale(look, found) for found in look.members)
+        return min(slice.limit, stale + look.ripe)
 
     def look(self, most_members: int, budget: Budget) -> _IckFindings:
         """Look at up to so many members without changing anything.
@@ -295,10 +321,13 @@ class _Reaper:
             for found in look.members
             if found.since is not None and self._is_stale(look, found)
         ]
-        if not overdue:
-            return Backlog(0, 0.0, WHAT)
-        count = round(look.size * len(overdue) / len(look.members))
-        return Backlog(count, max(overdue) / 1000, WHAT, len(look.members) == look.size)
+        count, is_exact = look.ripe, True
+        if overdue:
+            count += round(look.size * len(overdue) / len(look.members))
+            is_exact = len(look.members) == look.size
+        if look.ripe_since is not None:
+            overdue.append(look.now - look.ripe_since)
+        return Backlog(count, max(overdue, default=0.0) / 1000, WHAT, is_exact)
 
     def _observe(self, slice: Slice, look: _IckFindings) -> None:
         """Tell metrics what a look has found; another Ick of several may well hold as much."""
@@ -318,14 +347,15 @@ class _Reaper:
         return ("EVAL", script.body, len(keys), *keys, token, *parts)
 
     def _read(self, reply: list[Any]) -> _IckFindings:
-        now, token, held_since, size, length, flat, idle_attempts, idle_seen = reply
+        now, token, held_since, size, length, flat, idle_attempts, idle_seen, ripe, first = reply
         members = []
         for i in range(0, len(flat), 6):
             member, score, listed, attempts, seen, dead = flat[i : i + 6]
             since = held_since if listed else _seen_since(seen, score)
             members.append(_Reserved(member, score, since, _attempts(attempts), dead))
         is_trimmable = size == 0 and length > LENGTH_OF_AN_EMPTY_RESERVATION
-        return _IckFindings(now, token, size, members, idle_attempts, idle_seen, is_trimmable)
+        idle, since = (idle_attempts, idle_seen), float(first) if first else None
+        return _IckFindings(now, token, size, members, *idle, is_trimmable, ripe, since)
 
     def _steps(self, look: _IckFindings, limit: int) -> list[_Decision]:
         """Decide what to do after a look: at most `limit` steps."""

@@ -6,11 +6,13 @@
 --   KEYS[5] attempts
 --   KEYS[6] seen
 --   KEYS[7] dead
+--   KEYS[8] waiting
+--   KEYS[9] terms
 --   ARGV[1] DEL, or UNLINK, which frees later
 -- Returns how many of the first three were deleted, 0 if there was no Ick.
 --@include ick
-local version, pset, cset, held, attempts, seen, dead = unpack(KEYS)
-local problem = refuse_all(version, pset, cset, held, attempts, seen, dead)
+local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]
+local problem = refuse_all(unpack(KEYS))
 if problem then
   return problem
 end

@@ -1,5 +1,5 @@
 -- Acknowledges members of an Ick, and then reserves members; a large reservation is only begun.
--- KEYS: version, producer set, consumer set, held, attempts. ARGV: how many to reserve, 1 for
+-- KEYS: version, producer set, consumer set, held, attempts, waiting, terms. ARGV: how many to reserve, 1 for
 -- backwash or 0, the caller's token ('' for none), members to acknowledge (at most 1,000).
 -- Returns { members acknowledged, token ('' if there is no new reservation), { member, score, ...
 -- }, what is left to be done ('' for nothing, else for ick/reserve_on) }. If the caller's token is
@@ -8,8 +8,11 @@
 --@include reservation
 -- First what is only read: refuse(true) makes an Ick where there is none.
 local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local current = current_token(held, attempts)
-local problem = type(current) == 'table' and current or refuse(version, pset, cset, true)
+local waiting, terms = KEYS[6], KEYS[7]
+local current, waits = current_token(held, attempts), count_waiting(waiting, terms)
+local problem = type(current) == 'table' and current
+  or type(waits) == 'table' and waits
+  or refuse(version, pset, cset, true)
 if problem then
   return problem
 end
@@ -21,12 +24,12 @@ if n == 0 then
     return { acked, '', {}, '' }
   end
   redis.call('DEL', held)
-  local _, left, new = reserve(pset, cset, held, current, 0, true)
+  local _, left, new = reserve(pset, cset, held, current, 0, true, 0)
   return { acked, new, {}, left }
 end
 -- A server that is out of memory lets a script go on that has begun by deleting something: without
 -- that, nobody could work off what fills it.
 redis.call('DEL', held)
 local acked = ack(cset, attempts, ARGV, current, token, 4)
-local list, left, new = reserve(pset, cset, held, current, n, backwash)
+local list, left, new = reserve(pset, cset, held, current, n, backwash, waits, waiting, terms)
 return { acked, new, list, left }

@@ -6,18 +6,21 @@
 --   KEYS[5] attempts
 --   KEYS[6] seen
 --   KEYS[7] dead
+--   KEYS[8] waiting
+--   KEYS[9] terms
 --   ARGV[1] how many members to look at
 --   ARGV[2] age in ms from which a reservation is stale
 --   ARGV[3] a number: of entries beside to look at, and of members that are enough if the reservation lists
 --     them (0: no entries, all members)
 -- Returns { now, token ('' for none), time of the reservation that holds (0 for none), both times in ms, size
 -- of the consumer set, length of held, { member, score, 1 if the reservation lists it or 0, attempts, seen,
--- dead, ... } with '' for what is not there, attempts without a member, seen without a reserved member }.
+-- dead, ... } with '' for what is not there, attempts without a member, seen without a reserved member, number of
+-- ripe members that wait, when the first of them became ripe in ms ('' for none) }.
 -- While the reservation is not stale, no members.
 --@include ick
 --@include listed
 local version, pset, cset, held, attempts, seen, dead = unpack(KEYS)
-local problem = refuse_all(version, pset, cset, held, attempts, seen, dead)
+local problem = refuse_all(unpack(KEYS))
 if problem then
   return problem
 end
@@ -61,5 +64,7 @@ for _, member in ipairs(redis.call('HRANDFIELD', seen, ARGV[3]) or {}) do
     idle_seen[#idle_seen + 1] = member
   end
 end
+local ripe = redis.call('ZCOUNT', KEYS[8], '-inf', string.format('%.0f', at))
+local first = ripe > 0 and redis.call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')[2] or ''
 local size = redis.call('ZCARD', cset)
-return { at, token, time, size, redis.call('STRLEN', held), members, idle_attempts, idle_seen }
+return { at, token, time, size, redis.call('STRLEN', held), members, idle_attempts, idle_seen, ripe, first }

@@ -6,6 +6,8 @@
 --   KEYS[5] attempts
 --   KEYS[6] seen
 --   KEYS[7] dead
+--   KEYS[8] waiting
+--   KEYS[9] terms
 --   ARGV[1] the token of then
 --   ARGV[2..] for each step four: the word for it, member, score, value
 --   The steps:
@@ -21,7 +23,7 @@
 --@include listed
 --@include reservation
 local version, pset, cset, held, attempts, seen, dead = unpack(KEYS)
-local problem = refuse_all(version, pset, cset, held, attempts, seen, dead)
+local problem = refuse_all(unpack(KEYS))
 if problem then
   return problem
 end

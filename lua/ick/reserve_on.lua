@@ -4,6 +4,8 @@
 --   KEYS[3] consumer set
 --   KEYS[4] held
 --   KEYS[5] attempts
+--   KEYS[6] waiting
+--   KEYS[7] terms
 --   ARGV[1] its token
 --   ARGV[2] how many to reserve
 --   ARGV[3] what is left to be done
@@ -12,10 +14,13 @@
 -- another reservation holds.
 --@include reservation
 local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local current = current_token(held, attempts)
-local problem = type(current) == 'table' and current or refuse(version, pset, cset, false)
+local current, waits = current_token(held, attempts), count_waiting(KEYS[6], KEYS[7])
+local problem = type(current) == 'table' and current
+  or type(waits) == 'table' and waits
+  or refuse(version, pset, cset, false)
 if problem or current ~= ARGV[1] then
   return problem or false
 end
-local list, left = reserve_on(pset, cset, held, tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]))
+local n, first = tonumber(ARGV[2]), tonumber(ARGV[4])
+local list, left = reserve_on(pset, cset, held, n, ARGV[3], first, waits, KEYS[6], KEYS[7])
 return { list, left }

@@ -3,9 +3,11 @@
 --   KEYS[2] producer set
 --   KEYS[3] consumer set
 --   KEYS[4] dead
+--   KEYS[5] waiting
+--   KEYS[6] terms
 -- Returns nil if there is none, else { version, size and lowest and highest score of the producer set, the
 -- same of the consumer set, number of dead members, how many scores look like times in seconds, milliseconds
--- and microseconds }; scores as text, '' where a set is empty.
+-- and microseconds, number of members that wait for their rest }; scores as text, '' where a set is empty.
 --@include ick
 local version, pset, cset, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local problem, exists = refuse(version, pset, cset, false)
@@ -22,6 +24,10 @@ local consumer_size, consumer_min, consumer_max = describe(cset)
 local graves = redis.pcall('HLEN', dead)
 if type(graves) == 'table' then
   return refusal(graves, dead, 'does not hold the dead members of an Ick')
+end
+local waits = count_waiting(KEYS[5], KEYS[6])
+if type(waits) == 'table' then
+  return waits
 end
 local units = {}
 for i, low in ipairs({ '1e8', '1e11', '1e14' }) do
@@ -40,4 +46,5 @@ return {
   units[1],
   units[2],
   units[3],
+  waits,
 }

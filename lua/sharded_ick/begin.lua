@@ -12,6 +12,10 @@
 --   KEYS[10] moving dead
 --   KEYS[11] begun
 --   KEYS[12] moving attempts
+--   KEYS[13] waiting
+--   KEYS[14] terms
+--   KEYS[15] moving waiting
+--   KEYS[16] moving terms
 --   ARGV[1] the caller's mark
 --   ARGV[2] the token of its lease
 --   ARGV[3] the layout's generation
@@ -20,6 +24,7 @@
 -- is out of date.
 --@include reservation
 --@include shard
+--@include waiting
 --@include layout
 local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local problem, exists = refuse(version, pset, cset, false)
@@ -38,6 +43,10 @@ problem = refuse_key('HLEN', KEYS[8], 'the dead members of an Ick')
   or refuse_key('ZCARD', moving, 'members that are being moved')
   or refuse_key('STRLEN', KEYS[11], 'the generation of a resize')
   or refuse_key('HLEN', KEYS[12], 'the attempts of an Ick')
+  or refuse_key('ZCARD', KEYS[13], 'the waiting members of an Ick')
+  or refuse_key('HLEN', KEYS[14], 'the terms of an Ick\'s waiting members')
+  or refuse_key('ZCARD', KEYS[15], 'waiting members that are being moved')
+  or refuse_key('HLEN', KEYS[16], 'the terms of members that are being moved')
 if problem then
   return problem
 end
@@ -59,13 +68,14 @@ if redis.call('GET', KEYS[11]) ~= ARGV[3] then
     redis.call('RENAME', attempts, KEYS[12])
   end
   fold(cset, moving, PIECE)
+  set_waiting_aside(KEYS[13], KEYS[14], KEYS[15], KEYS[16], PIECE)
   if exists then
     -- A consumer that reserved here before has nothing to acknowledge any more.
     hold_list(held, current, {})
   end
-  if redis.call('EXISTS', pset, cset) > 0 then
+  if redis.call('EXISTS', pset, cset, KEYS[13]) > 0 then
     return -1
   end
   redis.call('SET', KEYS[11], ARGV[3])
 end
-return redis.call('ZCARD', moving) + redis.call('HLEN', KEYS[10])
+return redis.call('ZCARD', moving) + redis.call('HLEN', KEYS[10]) + redis.call('ZCARD', KEYS[15])

@@ -5,12 +5,17 @@
 --   KEYS[4] mark
 --   KEYS[5] attempts
 --   KEYS[6] dead
+--   KEYS[7] waiting
+--   KEYS[8] terms
 --   ARGV[1] the caller's mark
 --   ARGV[2] how many members
---   ARGV[3..] member, score and attempts ('' for none) of each; then dead members, each with its history
+--   ARGV[3] how many dead members
+--   ARGV[4..] member, score and attempts ('' for none) of each; then dead members, each with its history; then
+--     members that wait, each with the time when it is ripe, in ms, and its terms
 -- Returns 1; nil, with nothing changed, if the caller's layout is out of date.
 --@include shard
 --@include ick
+--@include waiting
 --@include layout
 local version, pset, cset = KEYS[1], KEYS[2], KEYS[3]
 local unmarked, state = mark_state(KEYS[4], ARGV[1])
@@ -19,6 +24,8 @@ if unmarked or state == 'newer' then
 end
 local problem = refuse_key('HLEN', KEYS[5], 'the attempts of an Ick')
   or refuse_key('HLEN', KEYS[6], 'the dead members of an Ick')
+  or refuse_key('ZCARD', KEYS[7], 'the waiting members of an Ick')
+  or refuse_key('HLEN', KEYS[8], 'the terms of an Ick\'s waiting members')
 if problem then
   return problem
 end
@@ -26,8 +33,9 @@ local reply = redis.pcall('SET', KEYS[4], ARGV[1])
 if reply.err then
   return reply
 end
-local list, last = {}, 2 + 3 * ARGV[2]
-for i = 3, last, 3 do
+local list, last = {}, 3 + 3 * ARGV[2]
+local last_dead = last + 2 * ARGV[3]
+for i = 4, last, 3 do
   list[#list + 1] = ARGV[i + 1]
   list[#list + 1] = ARGV[i]
 end
@@ -41,7 +49,7 @@ end
 local function number_of(text)
   return tonumber(string.match(text or '', '^%d+') or 0)
 end
-for i = 3, last, 3 do
+for i = 4, last, 3 do
   if number_of(ARGV[i + 2]) > number_of(redis.call('HGET', KEYS[5], ARGV[i]) or '') then
     redis.call('HSET', KEYS[5], ARGV[i], ARGV[i + 2])
   end
@@ -52,7 +60,8 @@ if #ARGV > last then
     return problem
   end
 end
-for i = last + 1, #ARGV, 2 do
+for i = last + 1, last_dead, 2 do
   redis.call('HSETNX', KEYS[6], ARGV[i], ARGV[i + 1])
 end
+wait_on(KEYS[7], KEYS[8], { unpack(ARGV, last_dead + 1) })
 return 1

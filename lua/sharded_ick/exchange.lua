@@ -1,5 +1,5 @@
 -- Acknowledges members of a leased ick shard, and then reserves, or begins to; extends a lease that is half over.
--- KEYS: version, producer set, consumer set, held, attempts, lease, mark. ARGV: how many to
+-- KEYS: version, producer set, consumer set, held, attempts, lease, mark, waiting, terms. ARGV: how many to
 -- reserve, 1 for backwash or 0, the reservation's token ('' for none), the lease's token, its time to
 -- live in ms, the mark that the lease was taken under, 1 to be told how many members were
 -- reserved in place of which, or 0, members to acknowledge (at most 1,000).
@@ -20,7 +20,9 @@ local current = unmarked or current_token(held, attempts)
 if type(current) == 'table' then
   return current
 end
-local problem = refuse(version, pset, cset, true)
+local waiting, terms = KEYS[8], KEYS[9]
+local waits = count_waiting(waiting, terms)
+local problem = type(waits) == 'table' and waits or refuse(version, pset, cset, true)
 if problem then
   return problem
 end
@@ -38,5 +40,5 @@ end
 redis.call('DEL', held)
 local acked = ack(cset, attempts, ARGV, current, token, 8)
 extend_if_short(KEYS[6], lease, ARGV[5])
-local list, left, new = reserve(pset, cset, held, current, n, backwash)
+local list, left, new = reserve(pset, cset, held, current, n, backwash, waits, waiting, terms)
 return { acked, new, ARGV[7] == '1' and #list / 2 or list, left }

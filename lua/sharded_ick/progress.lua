@@ -2,6 +2,7 @@
 --   KEYS[1] moving
 --   KEYS[2] moving dead
 --   KEYS[3] begun
+--   KEYS[4] moving waiting
 --   ARGV[1] the layout's generation
 -- Returns 1 or 0.
 --@include layout
@@ -12,4 +13,4 @@ end
 if found ~= ARGV[1] then
   return 0
 end
-return redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and 1 or 0
+return redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 and 1 or 0

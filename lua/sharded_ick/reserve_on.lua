@@ -6,6 +6,8 @@
 --   KEYS[5] attempts
 --   KEYS[6] lease
 --   KEYS[7] mark
+--   KEYS[8] waiting
+--   KEYS[9] terms
 --   ARGV[1] the reservation's token
 --   ARGV[2] the lease's token
 --   ARGV[3] its time to live in ms
@@ -26,6 +28,11 @@ local wrong, state = mark_state(KEYS[7], ARGV[4])
 if wrong or state == 'newer' then
   return wrong or false
 end
+local waits = count_waiting(KEYS[8], KEYS[9])
+if type(waits) == 'table' then
+  return waits
+end
 extend_if_short(lease_key, lease, ARGV[3])
-local list, left = reserve_on(pset, cset, held, tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]))
+local n, first = tonumber(ARGV[6]), tonumber(ARGV[8])
+local list, left = reserve_on(pset, cset, held, n, ARGV[7], first, waits, KEYS[8], KEYS[9])
 return { ARGV[5] == '1' and #list / 2 or list, left }

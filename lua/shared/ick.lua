@@ -3,7 +3,7 @@
 --   version: a string: ick.v1
 --   pset: the producer set, a sorted set: member -> score
 --   cset: the consumer set, a sorted set: member -> score, of what is reserved
---   held: a string; attempts, seen, dead: hashes: see the catalogue
+--   held: a string; attempts, seen, dead, terms: hashes; waiting: a sorted set: see the catalogue
 --@include layout
 local IS_ICK = 'ick.v1'
 
@@ -64,13 +64,24 @@ local function with_time(args, first)
   return list
 end
 
+-- How many members wait until they have rested; an error reply for a foreign key.
+local function count_waiting(waiting, terms)
+  local count = redis.pcall('ZCARD', waiting)
+  if type(count) == 'table' then
+    return refusal(count, waiting, 'does not hold the waiting members of an Ick')
+  end
+  return count > 0 and refuse_key('HLEN', terms, 'the terms of an Ick\'s waiting members') or count
+end
+
 -- Refuses whatever is no Ick, as refuse(false), and whatever foreign stands at a key beside it.
-local function refuse_all(version, pset, cset, held, attempts, seen, dead)
+local function refuse_all(version, pset, cset, held, attempts, seen, dead, waiting, terms)
   local problem = refuse(version, pset, cset, false) or refuse_key('STRLEN', held, 'the reservation of an Ick')
   for _, key in ipairs({ attempts, seen, dead }) do
     problem = problem or refuse_key('HLEN', key, 'the attempts or the dead members of an Ick')
   end
   return problem
+    or refuse_key('ZCARD', waiting, 'the waiting members of an Ick')
+    or refuse_key('HLEN', terms, 'the terms of an Ick\'s waiting members')
 end
 
 -- Refuses whatever is no Ick, as refuse(create), and whatever foreign stands in the place of its dead.

@@ -126,8 +126,9 @@ local MOST = 9007199254740991 -- beyond it a number of Lua makes no integer of t
 
 -- Goes on by a piece with a reservation of n members: 'back' puts back what is reserved, 'top' tops up
 -- the consumer set, 'page' returns its members from rank `first` on; each begins when the one
--- before has ended. Returns member, score, ..., and what is left to be done, '' for nothing.
-local function advance(pset, cset, n, todo, first)
+-- before has ended. waits: how many members wait for their rest (count_waiting). Returns member,
+-- score, ..., and what is left to be done, '' for nothing.
+local function advance(pset, cset, n, todo, first, waits, waiting, terms)
   n = math.min(n, MOST)
   if todo == 'back' then
     fold(cset, pset, PIECE)
@@ -141,7 +142,11 @@ local function advance(pset, cset, n, todo, first)
   end
   local size = redis.call('ZCARD', cset)
   if todo == 'top' then
-    local room = PIECE
+    local room, is_more = PIECE, false
+    if waits > 0 then
+      --@include waiting
+      is_more = wake(pset, waiting, terms, n, PIECE)
+    end
     if size == 0 then
       local last = math.min(n, room) - 1
       size = redis.call('ZRANGESTORE', cset, pset, 0, last)
@@ -155,7 +160,7 @@ local function advance(pset, cset, n, todo, first)
       room = room - some
       size = redis.call('ZCARD', cset)
     end
-    if size < n and redis.call('EXISTS', pset) == 1 then
+    if size < n and (is_more or redis.call('EXISTS', pset) == 1) then
       return {}, 'top'
     end
   end
@@ -165,16 +170,16 @@ local function advance(pset, cset, n, todo, first)
 end
 
 -- Makes a new reservation of n members, or its first piece; returns what advance() does, and the token.
-local function reserve(pset, cset, held, current, n, backwash)
-  local list, todo = advance(pset, cset, n, backwash and 'back' or 'top', 0)
+local function reserve(pset, cset, held, current, n, backwash, waits, waiting, terms)
+  local list, todo = advance(pset, cset, n, backwash and 'back' or 'top', 0, waits, waiting, terms)
   return list, todo, hold_list(held, current, list)
 end
 
 -- Goes on by a piece with the reservation that holds, and lists its members behind the others.
-local function reserve_on(pset, cset, held, n, todo, first)
+local function reserve_on(pset, cset, held, n, todo, first, waits, waiting, terms)
   -- A server that is out of memory lets a script go on that has begun by what can only delete.
   redis.call('ZREMRANGEBYRANK', cset, 1, 0)
-  local list, left = advance(pset, cset, n, todo, first)
+  local list, left = advance(pset, cset, n, todo, first, waits, waiting, terms)
   if #list > 0 then
     redis.call('APPEND', held, entries_of(held_head, list))
   end

@@ -204,6 +204,7 @@ CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
     (keys, "extend", ("n", 1, 10.0), {}),
     (keys, "lock", ("n", 10.0), {}),
     (ick, "add", ({"m": 1.0},), {}),
+    (ick, "add", ({"m": 1.0},), {"quiet": 1.0, "at_most": 2.0}),
     (ick, "reserve", (1,), {"backwash": False}),
     (ick, "exchange", (1, "m"), {"backwash": False, "token": None}),
     (ick, "ack", ("m",), {"token": None}),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 from support.pages import running, text_of
+from support.resting import let_pass
 from support.servers import RedisServer
 from workstealing.structures import Ick
 from workstealing.structures.structure import Structure
@@ -19,6 +21,9 @@ def test_the_code_runs(redis7: RedisServer) -> None:
         # Each call's reply is the one behind it.
         scope = page.run(replies=5, of_the_test=redis7.client())
         page.run(work_on=worked_on.append)
+        pages = Ick(redis7.client(), "dirty:pages").names
+        passing = SimpleNamespace(sleep=lambda seconds: let_pass(redis7.client(), pages, seconds))
+        page.run(replies=5, time=passing)
     assert worked_on == [b"document:3"]
     assert scope["dirty"].stats()["total_size"] == 0
 

@@ -75,7 +75,7 @@ def icks_on(client: redis.Redis) -> list[Ick]:
     return [Ick(client, f"queue:{number}") for number in range(ICKS)]
 
 
-def produce(port: int, number: int, shared: Shared) -> None:
+def produce(port: int, number: int, shared: Shared, rest: dict[str, float]) -> None:
     """Dirty documents until told to end: each a few times in a short while, and then never again.
 
     So each change that is lost shows in the end; had they been dirtied all the time, a later change
@@ -91,8 +91,8 @@ def produce(port: int, number: int, shared: Shared) -> None:
             ick = icks[document % ICKS]
             # A change of the document comes before it is said to be dirty, as with a table's row.
             client.hincrby("versions", f"{number}:{document}", 1)
-            ick.add(f"{number}:{document}")
-            if client.zcard(ick.names.pset) > RECENT:
+            ick.add(f"{number}:{document}", **rest)
+            if client.zcard(ick.names.pset) + client.zcard(ick.names.waiting) > RECENT:
                 # Nothing is dirtied while it is worked on if consumers are far behind.
                 time.sleep(0.004)
 
@@ -142,8 +142,12 @@ def running() -> Iterator[dict[int, int]]:
             os.waitpid(child, 0)
 
 
+@pytest.mark.parametrize("rest", [{}, {"quiet": 0.005, "at_most": 0.03}], ids=["plain", "rested"])
 def test_a_thousand_kills_lose_nothing(
-    redis7: RedisServer, running: dict[int, int], monkeypatch: pytest.MonkeyPatch
+    redis7: RedisServer,
+    running: dict[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    rest: dict[str, float],
 ) -> None:
     set_timeout(monkeypatch, PATIENT_SECONDS)
     rng = random.Random(20_151_021)
@@ -155,7 +159,7 @@ def test_a_thousand_kills_lose_nothing(
         return in_child(lambda: consume(port, place, hash(seed), shared))
 
     for number in range(PRODUCERS):
-        running[100 + number] = in_child(lambda number=number: produce(port, number, shared))
+        running[100 + number] = in_child(lambda number=number: produce(port, number, shared, rest))
     for place in range(CONSUMERS):
         running[place] = consumer(place)
     died_holding = 0
@@ -191,7 +195,7 @@ def last(client: Any) -> None:
     """Return and work off whatever is left, by reapers and consumers that live."""
     for ick in icks_on(client):
         reaper = IckReaper(ick, 0.001, max_attempts=10**9)
-        while client.exists(ick.names.cset):
+        while client.exists(ick.names.cset, ick.names.waiting):
             reaper.perform(Slice(50, 10.0))
         assert client.exists(ick.names.pset) or client.exists(ick.names.cset) == 0
         while batch := ick.reserve(100):

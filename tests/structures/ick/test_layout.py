@@ -113,6 +113,7 @@ def test_a_real_gem_shares_a_queue(redis7: RedisServer) -> None:
 CALLS: dict[str, Callable[[Ick], Any]] = {
     "add": lambda ick: ick.add({"x": 1}),
     "add, the server's time": lambda ick: ick.add("x"),
+    "add, to rest": lambda ick: ick.add({"x": 1}, quiet=1, at_most=2),
     "reserve": lambda ick: ick.reserve(2),
     "backwash": lambda ick: ick.reserve(2, backwash=True),
     "ack": lambda ick: ick.ack("a"),
@@ -131,6 +132,7 @@ REAPS = {"reap", "look for a backlog", "reap, dry"}
 WHOLE = {"delete", "delete at once", *REAPS}
 THE_RESERVATION = {"reserve", "backwash", "ack", "exchange", *WHOLE}
 FOLLOW_THE_TOKEN = sorted(THE_RESERVATION - WHOLE | REAPS)
+WHAT_WAITS = {"add, to rest", "reserve", "backwash", "exchange", "stats", *WHOLE}
 THE_DEAD = {"stats", "dead", "revive", "discard", *WHOLE}
 LOOKS_AT = {
     "version": set(CALLS),
@@ -140,6 +142,8 @@ LOOKS_AT = {
     "attempts": THE_RESERVATION,
     "seen": WHOLE,
     "dead": THE_DEAD,
+    "waiting": WHAT_WAITS,
+    "terms": WHAT_WAITS,
 }
 
 
@@ -153,6 +157,7 @@ class TestDefence:
         ick.client.hset(ick.names.dead, "d", '{"score": "1", "attempts": 1, "times": []}')
         ick.client.hset(ick.names.attempts, "a", "1 5")
         ick.client.hset(ick.names.seen, "a", "5 1")
+        ick.add({"waits": 4}, quiet=600, at_most=600)
 
     def refused(self, ick: Ick, call: str, match: str) -> None:
         before = everything(ick.client)
@@ -218,7 +223,7 @@ class TestDefence:
         assert isinstance(results[0], LayoutError)
 
 
-@pytest.mark.parametrize("call", ["add", "add, the server's time", "reserve"])
+@pytest.mark.parametrize("call", ["add", "add, the server's time", "add, to rest", "reserve"])
 def test_a_server_without_memory_is_said_so_and_nothing_is_begun(
     start_redis: Callable[..., RedisServer], call: str
 ) -> None:

@@ -69,8 +69,8 @@ class TestNames:
         for shard in range(1024):
             names = ShardNames(raw, shard)
             keys = {*names.all, names.lease, names.mark, names.moving, names.moving_dead}
-            keys |= {names.begun, names.moving_attempts}
-            assert len(keys) == 13
+            keys |= {names.begun, names.moving_attempts, names.moving_waiting, names.moving_terms}
+            assert len(keys) == 17
             (slot,) = {key_slot(key) for key in keys}
             slots.append(slot)
         assert len(set(slots)) == 1024

@@ -29,6 +29,7 @@ from workstealing.structures.sharded_ick.layout import shard_of
 MINUTE_MS = 60_000
 MOST_COMMANDS = 200
 MEMBERS = {f"m{i}": float(i) for i in range(60)}
+WAITING = {f"waits{i}": float(i) for i in range(20)}
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -52,6 +53,7 @@ def prepare(client: Any, ick_shards: int) -> None:
         client.hset(names.attempts, f"m{i}", i + 1)
         names = sharded.core.names(shard_of(b"dead%d" % i, ick_shards))
         client.hset(names.dead, f"dead{i}", "history")
+    assert sharded.add(WAITING, quiet=7200, at_most=7200) == (20, 0)
 
 
 def finish(client: Any, ick_shards: int) -> ShardedIck:
@@ -68,12 +70,19 @@ def assert_all_is_there(sharded: ShardedIck, ick_shards: int, most: int) -> None
     members: dict[str, float] = {}
     attempts: dict[str, int] = {}
     dead: set[str] = set()
+    waiting: dict[str, float] = {}
     for shard in range(most):
         names = sharded.core.names(shard)
         assert not client.zcard(names.cset)
         assert not client.exists(names.moving)
         assert not client.exists(names.moving_dead)
         assert not client.exists(names.moving_attempts)
+        assert not client.exists(names.moving_waiting, names.moving_terms)
+        for raw in client.zrange(names.waiting, 0, -1):
+            assert shard_of(raw, ick_shards) == shard
+            assert raw.decode() not in waiting
+            waiting[raw.decode()] = float(client.hget(names.terms, raw).split()[1])
+        assert client.hlen(names.terms) == client.zcard(names.waiting)
         for raw, score in client.zrange(names.pset, 0, -1, withscores=True):
             assert shard_of(raw, ick_shards) == shard
             assert raw.decode() not in members
@@ -90,7 +99,9 @@ def assert_all_is_there(sharded: ShardedIck, ick_shards: int, most: int) -> None
     assert [members[member] for member in lowered] == [-1.0]
     assert attempts == {f"m{i}": i + 1 for i in range(20)}
     assert dead == {f"dead{i}" for i in range(20)}
+    assert waiting == WAITING
     assert sharded.stats()["total_size"] == 60
+    assert sharded.stats()["waiting_size"] == 20
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Never
 
+from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting.checks import checked_count
 from workstealing.recruiting.faults import log_safely
@@ -42,13 +43,16 @@ from workstealing.structures.ick.members import (
     Member,
     Members,
     Pairs,
+    Rest,
     adding,
     checked_reservation,
+    checked_rest,
     dead_members,
     in_chunks,
     pairs_of,
     require_one,
     reserved,
+    waiting_pairs,
 )
 from workstealing.structures.layout import as_text
 from workstealing.structures.structure import (
@@ -77,21 +81,32 @@ class _IckOperations:
     _has_warned = False
 
     @operation
-    def add(self, members: Members | Member, *others: Never) -> Steps[Added]:
+    def add(
+        self,
+        members: Members | Member,
+        *others: Never,
+        quiet: Duration | None = None,
+        at_most: Duration | None = None,
+    ) -> Steps[Added]:
         """Add members, or lower their scores; of two scores the lower one wins.
 
         Arguments:
             members: {member: score}, pairs (member, score), or members alone, whose score is the
                 server's time in seconds with fractions.
+            quiet: debounce: they wait until nobody has added them so for this long, seconds or a
+                timedelta; with `at_most`.
+            at_most: they wait for so long at most after the first such add.
 
-        Scores are numbers (inf is one, NaN is not); use one unit in one Ick. Returns: `Added`,
-        (new, changed). Raises: ConfigurationError for a score that is no number; LayoutError. Six
-        Redis commands for each 1,000 members, which are added atomically; one round trip for each
-        512,000. A member that is given twice is added in the order given. Without members the Ick
-        is made, or checked.
+        Scores are numbers (inf is one, NaN is not); use one unit in one Ick. A member that is ready
+        already does not wait, and a plain add makes a waiting one ready. Returns: `Added`, (new,
+        changed). Raises: ConfigurationError for a score that is no number, for `at_most` below
+        `quiet`, or one without the other; LayoutError. Six Redis commands for each 1,000 members,
+        which are added atomically (with `quiet` up to eleven); one round trip for each 512,000. A
+        member that is given twice is added in the order given. Without members the Ick is made, or
+        checked.
         """
         require_one(others)
-        return self._adding(pairs_of(members))
+        return self._adding(pairs_of(members), checked_rest(quiet, at_most))
 
     @operation
     def reserve(self, n: int, backwash: bool = False) -> Steps[Batch]:
@@ -148,9 +163,10 @@ class _IckOperations:
 
         Returns: None if there is no Ick, else a dict: key, pset_key, cset_key, ver, cset_size,
         pset_size, total_size; pset_min, pset_max, cset_min, cset_max, total_min and total_max if
-        the sets are not empty; and dead_size, and mixed_units: whether the scores are in different
-        units of time, which starves the larger (a warning in the log says so once). Raises:
-        LayoutError. One round trip.
+        the sets are not empty; waiting_size, of members that wait for their rest and are not part
+        of total_size; dead_size; and mixed_units: whether the scores are in different units of
+        time, which starves the larger (a warning in the log says so once). Raises: LayoutError. One
+        round trip.
         """
         return self._describing()
 
@@ -206,14 +222,17 @@ class _IckOperations:
     def _token(self, token: str | None) -> str:
         return self.token if token is None else checked_reservation(token)
 
-    def _adding(self, pairs: Pairs) -> Steps[Added]:
+    def _adding(self, pairs: Pairs, rest: Rest | None = None) -> Steps[Added]:
         chunks = [pairs] if len(pairs) < 2 else list(in_chunks(pairs))
         if len(chunks) == 1:
-            return (yield self._addition(chunks[0]))  # type: ignore[no-any-return]
-        replies = yield [self._addition(chunk) for chunk in chunks]
+            return (yield self._addition(chunks[0], rest))  # type: ignore[no-any-return]
+        replies = yield [self._addition(chunk, rest) for chunk in chunks]
         return Added(sum(new for new, _ in replies), sum(changed for _, changed in replies))
 
-    def _addition(self, chunk: Pairs) -> Operation:
+    def _addition(self, chunk: Pairs, rest: Rest | None) -> Operation:
+        if rest is not None:
+            keys, given = (*self.names.sets, *self.names.resting), (*rest, *waiting_pairs(chunk))
+            return Operation(load("ick/add_waiting"), keys, given, Added._make)
         script, args = adding(chunk)
         return Operation(load(script), self.names.sets, args, Added._make)
 
@@ -237,7 +256,8 @@ class _IckOperations:
     ) -> Steps[Batch]:
         split = max(0, len(members) - MEMBERS_A_CHUNK)
         args = (n, int(bool(backwash)), token, *members[split:])
-        last = Operation(load("ick/exchange"), self.names.reserved, args)
+        keys = (*self.names.reserved, *self.names.resting)
+        last = Operation(load("ick/exchange"), keys, args)
         if split:
             *earlier, reply = yield [*self._acks(members[:split], token), last]
         else:
@@ -257,7 +277,8 @@ class _IckOperations:
         """Go on with a reservation of which one script made a piece; return all its members."""
         while left:
             args = (token, n, left, len(flat) // 2)
-            reply = yield Operation(load("ick/reserve_on"), self.names.reserved, args)
+            keys = (*self.names.reserved, *self.names.resting)
+            reply = yield Operation(load("ick/reserve_on"), keys, args)
             if reply is None:
                 # Another reservation has replaced this one.
                 break
@@ -303,7 +324,7 @@ class _EitherIck(_IckOperations, Structure, Generic[ClientT]):
     def size_steps(self) -> Steps[int]:
         """Return how many members wait or are reserved."""
         stats, _ = yield description(self.names)
-        return stats["total_size"] if stats else 0
+        return stats["total_size"] + stats["waiting_size"] if stats else 0
 
     def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
         """Return one `DeadMembers` if there are dead members, else an empty sequence."""
@@ -474,11 +495,12 @@ def description(names: IckNames) -> Operation:
         if ends:
             stats["total_min"], stats["total_max"] = min(ends), max(ends)
         stats["dead_size"] = dead
-        units = [unit for unit, count in zip(UNITS, reply[8:], strict=True) if count]
+        *counts, stats["waiting_size"] = reply[8:]
+        units = [unit for unit, count in zip(UNITS, counts, strict=True) if count]
         stats["mixed_units"] = len(units) > 1
         return stats, units
 
-    return Operation(load("ick/stats"), names.buried, (), described)
+    return Operation(load("ick/stats"), (*names.buried, *names.resting), (), described)
 
 
 def warn_of_units(key: str, units: list[str]) -> None:

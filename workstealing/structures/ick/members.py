@@ -9,6 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
+from workstealing.clock import Duration, milliseconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
 from workstealing.structures.layout import beside, scored
@@ -36,10 +37,12 @@ class IckNames:
         self.pset, self.cset = prefix + b"pset", prefix + b"cset"
         self.held, self.attempts = prefix + b"held", prefix + b"attempts"
         self.seen, self.dead = prefix + b"seen", prefix + b"dead"
+        self.waiting, self.terms = prefix + b"waiting", prefix + b"terms"
         self.sets = (self.version, self.pset, self.cset)
         self.reserved = (*self.sets, self.held, self.attempts)
+        self.resting = (self.waiting, self.terms)
         self.buried = (*self.sets, self.dead)
-        self.all = (*self.reserved, self.seen, self.dead)
+        self.all = (*self.reserved, self.seen, self.dead, *self.resting)
 
 
 class Added(NamedTuple):
@@ -184,6 +187,40 @@ def adding(chunk: Pairs) -> tuple[str, tuple[Any, ...]]:
     if chunk and chunk[0][1] is None:
         return "ick/add_now", tuple(member for member, _ in chunk)
     return "ick/add", tuple(part for member, score in chunk for part in (score, member))
+
+
+class Rest(NamedTuple):
+    """How long a member is to rest before it is ready, and waits at most, in milliseconds."""
+
+    quiet: int
+    at_most: int
+
+
+def checked_rest(quiet: Duration | None, at_most: Duration | None) -> Rest | None:
+    """Return how members are debounced, None for not at all.
+
+    Raises: ConfigurationError for one of the two without the other, or wrong ones.
+    """
+    if quiet is None and at_most is None:
+        return None
+    if quiet is None or at_most is None:
+        raise ConfigurationError(
+            f"quiet={quiet!r}, at_most={at_most!r} is half a debounce: give both, in seconds; a"
+            " member that never rests is ready after at_most"
+        )
+    rest = Rest(milliseconds_of(quiet, "quiet"), milliseconds_of(at_most, "at_most"))
+    if rest.at_most < rest.quiet:
+        raise ConfigurationError(
+            f"at_most={at_most!r} is shorter than quiet={quiet!r}: no member could rest so long;"
+            " give at_most as long or longer"
+        )
+    return rest
+
+
+def waiting_pairs(chunk: Pairs) -> Iterator[Any]:
+    """Yield the arguments of a chunk whose members wait: score ('' for the time) and member."""
+    for member, score in chunk:
+        yield from ("" if score is None else score, member)
 
 
 def reserved(flat: list[Any]) -> list[tuple[Any, float]]:

@@ -45,6 +45,8 @@ class ShardNames(IckNames):
         self.lease, self.mark = prefix + b"lease", prefix + b"mark"
         self.moving, self.moving_dead = prefix + b"moving", prefix + b"moving-dead"
         self.moving_attempts = prefix + b"moving-attempts"
+        self.moving_waiting = prefix + b"moving-waiting"
+        self.moving_terms = prefix + b"moving-terms"
         self.begun = prefix + b"begun"
 
 

@@ -201,7 +201,7 @@ class _LeasedOperations:
         names = self._names
         return Operation(
             self._core.script("sharded_ick/exchange"),
-            (*names.sets, names.held, names.attempts, names.lease, names.mark),
+            (*names.reserved, names.lease, names.mark, *names.resting),
             (
                 *(n, int(bool(backwash)), self.token, self.lease_token, self._lease_ms),
                 *(self._mark, int(counts), *members),
@@ -222,7 +222,7 @@ class _LeasedOperations:
         names = self._names
         return Operation(
             self._core.script("sharded_ick/reserve_on"),
-            (*names.sets, names.held, names.attempts, names.lease, names.mark),
+            (*names.reserved, names.lease, names.mark, *names.resting),
             (
                 *(self.token, self.lease_token, self._lease_ms, self._mark, int(counts)),
                 *(n, left, first),
@@ -419,8 +419,8 @@ class ShardLook:
 def shard_look(core: Core, shard: int) -> Operation:
     """Return the operation that asks for the state of an ick shard and of its lease."""
     names = core.names(shard)
-    keys = (*names.sets, names.lease, names.moving, names.moving_dead)
-    return Operation(core.script("sharded_ick/look"), keys, (), _look_of)
+    keys = (*names.sets, names.lease, names.moving, names.moving_dead, *names.resting)
+    return Operation(core.script("sharded_ick/look"), (*keys, names.moving_waiting), (), _look_of)
 
 
 def _look_of(reply: list[Any]) -> ShardLook:

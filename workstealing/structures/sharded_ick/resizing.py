@@ -119,7 +119,7 @@ def _relayout(
 
 def _progress(core: Core, layout: ShardedLayout, shard: int) -> Operation:
     names = core.names(shard)
-    keys = (names.moving, names.moving_dead, names.begun)
+    keys = (names.moving, names.moving_dead, names.begun, names.moving_waiting)
     return Operation(load("sharded_ick/progress"), keys, (layout.generation,), bool)
 
 
@@ -130,51 +130,52 @@ def _move(core: Core, layout: ShardedLayout, holder: tuple[int, str], limit: int
     script = core.script("sharded_ick/begin")
     keys = (*names.sets, names.held, names.attempts, names.lease, names.mark)
     beside = (names.dead, names.moving, names.moving_dead, names.begun, names.moving_attempts)
+    resting = (names.moving_waiting, names.moving_terms)
+    keys = (*keys, *beside, *names.resting, *resting)
     args = (layout.mark, token, layout.generation)
     left = -1
     while left == -1:
-        left = yield Operation(script, (*keys, *beside), args)
+        left = yield Operation(script, keys, args)
     moved = 0
     while left and moved < limit:
         page = min(MEMBERS_A_PAGE, limit - moved)
         # As bytes, for every client: the bytes decide where a member belongs.
-        rows, graves = yield Operation(
+        rows, graves, waits = yield Operation(
             load("sharded_ick/page"),
-            (names.moving, names.moving_dead, names.moving_attempts),
+            (names.moving, names.moving_dead, names.moving_attempts, *resting),
             (page,),
             options=AS_BYTES,
         )
-        if not rows and not graves:
+        if not rows and not graves and not waits:
             break
         members = [tuple(rows[i : i + 3]) for i in range(0, len(rows), 3)]
         dead = [tuple(graves[i : i + 2]) for i in range(0, len(graves), 2)]
-        copied = yield _copies(core, layout, members, dead)
+        waiting = [tuple(waits[i : i + 3]) for i in range(0, len(waits), 3)]
+        copied = yield _copies(core, layout, members, dead, waiting)
         if None in copied:
             raise _overtaken(core)
-        dropped = yield _drop(core, holder, members, dead)
+        dropped = yield _drop(core, holder, members, dead, waiting)
         if dropped is None:
             # The lease ran out: another process goes on with the rest.
             return moved
         # None is left if redis-py has sent it twice.
-        moved += dropped or len(members) + len(dead)
+        moved += dropped or len(members) + len(dead) + len(waiting)
     lease = (names.lease,)
     yield Operation(core.script("sharded_ick/release"), lease, (token,), int)
     return moved
 
 
-def _copies(
-    core: Core, layout: ShardedLayout, members: list[tuple[Any, ...]], dead: list[tuple[Any, ...]]
-) -> list[Operation]:
-    groups: dict[int, tuple[list[Any], list[Any]]] = {}
-    for position, rows in enumerate((members, dead)):
+def _copies(core: Core, layout: ShardedLayout, *kinds: list[tuple[Any, ...]]) -> list[Operation]:
+    groups: dict[int, tuple[list[Any], list[Any], list[Any]]] = {}
+    for position, rows in enumerate(kinds):
         for row in rows:
             target = shard_of(row[0], layout.ick_shards)
-            groups.setdefault(target, ([], []))[position].extend(row)
+            groups.setdefault(target, ([], [], []))[position].extend(row)
     operations = []
-    for target, (flat, graves) in groups.items():
+    for target, (flat, graves, waiting) in groups.items():
         names = core.names(target)
-        keys = (*names.sets, names.mark, names.attempts, names.dead)
-        args = (layout.mark, len(flat) // 3, *flat, *graves)
+        keys = (*names.sets, names.mark, names.attempts, names.dead, *names.resting)
+        args = (layout.mark, len(flat) // 3, len(graves) // 2, *flat, *graves, *waiting)
         operations.append(Operation(load("sharded_ick/copy"), keys, args))
     return operations
 
@@ -184,15 +185,17 @@ def _drop(
     holder: tuple[int, str],
     members: list[tuple[Any, ...]],
     dead: list[tuple[Any, ...]],
+    waiting: list[tuple[Any, ...]],
 ) -> Operation:
     shard, token = holder
     names = core.names(shard)
     flat = [part for member, score, _ in members for part in (member, score)]
-    graves = [part for row in dead for part in row]
+    others = [part for row in (*dead, *waiting) for part in row]
+    moving = (names.moving, names.moving_dead, names.moving_attempts)
     return Operation(
         core.script("sharded_ick/drop"),
-        (names.lease, names.moving, names.moving_dead, names.moving_attempts),
-        (token, HOLDER.lease_ms, len(members), *flat, *graves),
+        (names.lease, *moving, names.moving_waiting, names.moving_terms),
+        (token, HOLDER.lease_ms, len(members), len(dead), *flat, *others),
     )
 
 

@@ -44,11 +44,14 @@ from workstealing.structures.ick.members import (
     Member,
     Members,
     Pairs,
+    Rest,
     adding,
     checked_reservation,
+    checked_rest,
     in_chunks,
     pairs_of,
     require_one,
+    waiting_pairs,
 )
 from workstealing.structures.sharded_ick.layout import (
     MOST_ICK_SHARDS,
@@ -89,25 +92,32 @@ class _ShardedIckOperations:
     core: Core
 
     @operation
-    def add(self, members: Members | Member, *others: Never) -> Steps[Added]:
+    def add(
+        self,
+        members: Members | Member,
+        *others: Never,
+        quiet: Duration | None = None,
+        at_most: Duration | None = None,
+    ) -> Steps[Added]:
         """Add members, each to its ick shard; of two scores of a member the lower one wins.
 
         Arguments and returns: as of `Ick.add`. Raises: ConfigurationError; LayoutError. One round
         trip; one script for each ick shard and 1,000 members, each atomic by itself.
         """
         require_one(others)
-        return _adding(self.core, pairs_of(members))
+        return _adding(self.core, pairs_of(members), checked_rest(quiet, at_most))
 
     @operation
     def stats(self) -> Steps[dict[str, Any]]:
         """Describe the whole, and each ick shard.
 
-        Returns: a dict: ick_shards; pset_size, cset_size, dead_size, moving_size (set aside by a
-        resize) and total_size, summed up; pset_min, pset_max, cset_min, cset_max, total_min and
-        total_max if there are members; mixed_units; shards: for each ick shard the fields of
-        `Ick.stats`, with moving_size, consumer (None: nobody has leased it) and lease_ms. During a
-        resize a member may be counted twice. Raises: ConfigurationError if there is no layout yet;
-        LayoutError. One round trip.
+        Returns: a dict: ick_shards; pset_size, cset_size, dead_size, waiting_size (members that
+        wait for their rest), moving_size (set aside by a resize) and total_size (without those that
+        wait), summed up; pset_min, pset_max, cset_min, cset_max, total_min and total_max if there
+        are members; mixed_units; shards: for each ick shard the fields of `Ick.stats`, with
+        moving_size, consumer (None: nobody has leased it) and lease_ms. During a resize a member
+        may be counted twice. Raises: ConfigurationError if there is no layout yet; LayoutError. One
+        round trip.
         """
         return _describing(self.core)
 
@@ -241,7 +251,10 @@ class _EitherShardedIck(_ShardedIckOperations, Structure, Generic[ClientT, IckT,
     def size_steps(self) -> Steps[int]:
         """Return how many members wait or are reserved in all ick shards."""
         parts = yield from _parts(self.core)
-        return sum(part.stats.get("total_size", 0) + part.moving for part in parts)
+        return sum(
+            part.stats.get("total_size", 0) + part.stats.get("waiting_size", 0) + part.moving
+            for part in parts
+        )
 
     def dead_steps(self) -> Steps[Sequence[DeadLetters]]:
         """Return a part for each ick shard that has dead members."""
@@ -450,14 +463,14 @@ class AsyncShardedIckPipeline(_QueuedShardedIck, AsyncPipeline):
         self.core = sharded.core
 
 
-def _adding(core: Core, pairs: Pairs) -> Steps[Added]:
+def _adding(core: Core, pairs: Pairs, rest: Rest | None) -> Steps[Added]:
     """Add pairs of a member and a score (None: the server's time), each to its ick shard."""
     new = changed = 0
     layout = yield from core.open_to_write()
     # Nothing to add makes, or checks, every ick shard.
     chunks = _chunks(pairs, layout) if pairs else _nothing(layout)
     while chunks:
-        replies = yield [_addition(core, layout, *chunk) for chunk in chunks]
+        replies = yield [_addition(core, layout, *chunk, rest) for chunk in chunks]
         refused = [chunk for chunk, reply in zip(chunks, replies, strict=True) if reply is None]
         for reply in replies:
             if reply is not None:
@@ -470,8 +483,14 @@ def _adding(core: Core, pairs: Pairs) -> Steps[Added]:
     return Added(new, changed)
 
 
-def _addition(core: Core, layout: ShardedLayout, shard: int, chunk: Pairs) -> Operation:
+def _addition(
+    core: Core, layout: ShardedLayout, shard: int, chunk: Pairs, rest: Rest | None
+) -> Operation:
     names = core.names(shard)
+    if rest is not None:
+        keys = (*names.sets, names.mark, *names.resting)
+        given = (layout.mark, *rest, *waiting_pairs(chunk))
+        return Operation(core.script("sharded_ick/add_waiting"), keys, given)
     script, args = adding(chunk)
     return Operation(load(f"sharded_{script}"), (*names.sets, names.mark), (layout.mark, *args))
 
@@ -537,7 +556,14 @@ def _describing(core: Core) -> Steps[dict[str, Any]]:
     ]
     total: dict[str, Any] = {
         name: sum(stats.get(name, 0) for stats in each)
-        for name in ("pset_size", "cset_size", "total_size", "dead_size", "moving_size")
+        for name in (
+            "pset_size",
+            "cset_size",
+            "total_size",
+            "dead_size",
+            "waiting_size",
+            "moving_size",
+        )
     }
     total["total_size"] += total["moving_size"]
     for kind in ("pset", "cset", "total"):
@@ -563,5 +589,6 @@ def _deleting(core: Core) -> Steps[int]:
 
 def _deletion(core: Core, layout: ShardedLayout, shard: int) -> Operation:
     names = core.names(shard)
-    beside = (*names.all[3:], names.moving, names.moving_dead, names.moving_attempts)
+    moving = (names.moving, names.moving_dead, names.moving_attempts)
+    beside = (*names.all[3:], *moving, names.moving_waiting, names.moving_terms)
     return Operation(load("sharded_ick/delete"), (*names.sets, names.mark, *beside), (layout.mark,))
