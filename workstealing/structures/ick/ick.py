@@ -39,11 +39,11 @@ from workstealing.structures.ick.members import (
     Added,
     Batch,
     DeadMember,
+    Debounce,
     IckNames,
     Member,
     Members,
     Pairs,
-    Rest,
     adding,
     checked_reservation,
     checked_rest,
@@ -222,14 +222,14 @@ class _IckOperations:
     def _token(self, token: str | None) -> str:
         return self.token if token is None else checked_reservation(token)
 
-    def _adding(self, pairs: Pairs, rest: Rest | None = None) -> Steps[Added]:
+    def _adding(self, pairs: Pairs, rest: Debounce | None = None) -> Steps[Added]:
         chunks = [pairs] if len(pairs) < 2 else list(in_chunks(pairs))
         if len(chunks) == 1:
             return (yield self._addition(chunks[0], rest))  # type: ignore[no-any-return]
         replies = yield [self._addition(chunk, rest) for chunk in chunks]
         return Added(sum(new for new, _ in replies), sum(changed for _, changed in replies))
 
-    def _addition(self, chunk: Pairs, rest: Rest | None) -> Operation:
+    def _addition(self, chunk: Pairs, rest: Debounce | None) -> Operation:
         if rest is not None:
             keys, given = (*self.names.sets, *self.names.resting), (*rest, *waiting_pairs(chunk))
             return Operation(load("ick/add_waiting"), keys, given, Added._make)

@@ -189,14 +189,14 @@ def adding(chunk: Pairs) -> tuple[str, tuple[Any, ...]]:
     return "ick/add", tuple(part for member, score in chunk for part in (score, member))
 
 
-class Rest(NamedTuple):
+class Debounce(NamedTuple):
     """How long a member is to rest before it is ready, and waits at most, in milliseconds."""
 
     quiet: int
     at_most: int
 
 
-def checked_rest(quiet: Duration | None, at_most: Duration | None) -> Rest | None:
+def checked_rest(quiet: Duration | None, at_most: Duration | None) -> Debounce | None:
     """Return how members are debounced, None for not at all.
 
     Raises: ConfigurationError for one of the two without the other, or wrong ones.
@@ -208,7 +208,7 @@ def checked_rest(quiet: Duration | None, at_most: Duration | None) -> Rest | Non
             f"quiet={quiet!r}, at_most={at_most!r} is half a debounce: give both, in seconds; a"
             " member that never rests is ready after at_most"
         )
-    rest = Rest(milliseconds_of(quiet, "quiet"), milliseconds_of(at_most, "at_most"))
+    rest = Debounce(milliseconds_of(quiet, "quiet"), milliseconds_of(at_most, "at_most"))
     if rest.at_most < rest.quiet:
         raise ConfigurationError(
             f"at_most={at_most!r} is shorter than quiet={quiet!r}: no member could rest so long;"

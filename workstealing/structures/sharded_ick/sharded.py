@@ -41,10 +41,10 @@ from workstealing.structures.ick import AsyncIck, Ick
 from workstealing.structures.ick.ick import DeadMembers, description, warn_of_units
 from workstealing.structures.ick.members import (
     Added,
+    Debounce,
     Member,
     Members,
     Pairs,
-    Rest,
     adding,
     checked_reservation,
     checked_rest,
@@ -463,7 +463,7 @@ class AsyncShardedIckPipeline(_QueuedShardedIck, AsyncPipeline):
         self.core = sharded.core
 
 
-def _adding(core: Core, pairs: Pairs, rest: Rest | None) -> Steps[Added]:
+def _adding(core: Core, pairs: Pairs, rest: Debounce | None) -> Steps[Added]:
     """Add pairs of a member and a score (None: the server's time), each to its ick shard."""
     new = changed = 0
     layout = yield from core.open_to_write()
@@ -484,7 +484,7 @@ def _adding(core: Core, pairs: Pairs, rest: Rest | None) -> Steps[Added]:
 
 
 def _addition(
-    core: Core, layout: ShardedLayout, shard: int, chunk: Pairs, rest: Rest | None
+    core: Core, layout: ShardedLayout, shard: int, chunk: Pairs, rest: Debounce | None
 ) -> Operation:
     names = core.names(shard)
     if rest is not None:
