@@ -262,6 +262,21 @@ class TestEnds:
         has(worker, late=1)
 
 
+    def test_an_error_that_cannot_be_shown_is_a_failure(
+        self, queue: FairQueue, start: Start
+    ) -> None:
+        class MuteError(Exception):
+            def __str__(self) -> str:
+                raise TypeError("no text")
+
+        def fail(message: Any) -> None:
+            raise MuteError
+
+        worker = start(queue, fail, backoff=3600.0)
+        has(worker, failed=1)
+        assert worker.failure is None
+
+
 class TestHeartbeats:
     def test_a_message_that_was_settled_meanwhile_is_not_lost(
         self,
@@ -307,6 +322,42 @@ class TestHeartbeats:
         wait_until(lambda: len(calls) >= 4, "heartbeats", GUARD_SECONDS)
         assert worker.in_hand == 1
         holding.go.set()
+
+    def test_a_beat_that_asks_nothing_says_nothing_of_the_server(
+        self,
+        redis7: RedisServer,
+        start: Start,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """The server is away, and the last handler has ended meanwhile."""
+        queue = FairQueue(redis7.client(), "q", 0.3)
+        queue.write("t", {"n": 1})
+        holding, acking, go = Holding(), threading.Event(), threading.Event()
+
+        def extend(message: Any) -> int:
+            holding.go.set()
+            raise redis.ConnectionError("away")
+
+        def ack(message: Any) -> int:
+            acking.set()
+            assert go.wait(GUARD_SECONDS)
+            raise redis.ConnectionError("away")
+
+        monkeypatch.setattr(queue, "extend", extend)
+        monkeypatch.setattr(queue, "ack", ack)
+        worker = start(queue, holding)
+        assert acking.wait(GUARD_SECONDS)
+        beats: list[Any] = []
+        known = worker._extend
+        monkeypatch.setattr(worker, "_extend", lambda hands: beats.append(hands) or known(hands))
+        wait_until(lambda: len(beats) > 1, "beats without a message", GUARD_SECONDS)
+        assert not any(beats)
+        assert "cannot be reached" in caplog.text
+        assert "can be reached again" not in caplog.text
+        # A read that succeeds speaks for the heartbeats, too.
+        go.set()
+        wait_until(lambda: "can be reached again" in caplog.text, "a read", GUARD_SECONDS)
 
     def test_they_go_on_while_a_stop_waits(self, redis7: RedisServer, start: Start) -> None:
         queue = FairQueue(redis7.client(), "q", 3600.0)
@@ -386,6 +437,37 @@ class TestStop:
         assert not worker.stop(0)
         has(worker, unknown=1)
         holding.go.set()
+
+    @pytest.mark.parametrize("call", ["ack", "nack"])
+    def test_it_says_what_could_not_be_settled_meanwhile(
+        self, redis7: RedisServer, start: Start, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        """The handler ends in time, and nobody knows whether its end has reached the queue."""
+        queue = FairQueue(redis7.client(), "q", 3600.0)
+        queue.write("t", {"n": 1})
+
+        def cut(message: Any, **options: Any) -> int:
+            raise redis.ConnectionError("cut off")
+
+        monkeypatch.setattr(queue, call, cut)
+        begun, go = threading.Event(), threading.Event()
+
+        def handler(message: Any) -> None:
+            begun.set()
+            assert go.wait(GUARD_SECONDS)
+            if call == "nack":
+                raise ValueError("no")
+
+        worker = start(queue, handler)
+        assert begun.wait(GUARD_SECONDS)
+        answers: list[bool] = []
+        stopping = threading.Thread(target=lambda: answers.append(worker.stop(GUARD_SECONDS)))
+        stopping.start()
+        wait_until(worker._stopping.is_set, "the stop")
+        go.set()
+        stopping.join(GUARD_SECONDS)
+        has(worker, unknown=1)
+        assert answers == [False]
 
     def test_a_worker_that_was_not_started(self, redis7: RedisServer) -> None:
         worker = QueueWorker(FairQueue(redis7.client(), "q", 60.0), print)

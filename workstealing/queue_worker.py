@@ -194,23 +194,21 @@ class QueueWorker:
         Arguments:
             grace: seconds to wait for the handlers.
 
-        Returns: False if a message could not be given back for certain, or is being settled still:
-        it comes again after its lease. Takes grace and six seconds at most, and what the client's
-        time-outs add.
+        Returns: False if a message could not be settled for certain since the call, or is being
+        settled still: it comes again after its lease. Takes grace and six seconds at most, and what
+        the client's time-outs add.
         """
         seconds = seconds_of(grace, "grace")
-        end = time.monotonic() + seconds
+        end, before = time.monotonic() + seconds, self._unsettled()
         self._stopping.set()
         logger.info("ending: %d in hand, which have %s", self.in_hand, spell(seconds))
         for each in self._threads:
             each.join(max(0.0, end - time.monotonic()))
         with self._lock:
             left = list(self._running)
-        is_settled = True
         for hand in left:
             if self._claim(hand):
-                ended = self._settle(hand, GIVEN_BACK, self._place.give_back)
-                is_settled = is_settled and ended in {GIVEN_BACK, LATE}
+                self._settle(hand, GIVEN_BACK, self._place.give_back)
         # A read that is under way may still bring a message, which its thread gives back.
         end = time.monotonic() + _LOOK_SECONDS + _SETTLE_SECONDS
         while (busy := self._busy()) and time.monotonic() < end:
@@ -218,12 +216,18 @@ class QueueWorker:
         self._ended.set()
         if self._beating is not None:
             self._beating.join(_SETTLE_SECONDS)
-        return is_settled and not self._busy()
+        # A handler that has ended meanwhile was settled by its thread.
+        return self._unsettled() == before and not self._busy()
 
     @property
     def is_abandoned(self) -> bool:
         """Whether a handler runs although the worker has stopped."""
         return self._ended.is_set() and any(each.is_alive() for each in self._threads)
+
+    def _unsettled(self) -> int:
+        """Return how many messages were surely not settled, or nobody knows."""
+        with self._lock:
+            return self.ends[REFUSED] + self.ends[UNKNOWN]
 
     def _busy(self) -> list[threading.Thread]:
         """Return the threads that read or settle: these end soon, unlike a handler."""
@@ -314,8 +318,8 @@ class QueueWorker:
                 self._running.discard(hand)
             return is_ours
 
-    def _settle(self, hand: _Hand, end: str, call: Callable[[Any], bool]) -> str:
-        """Settle a message that was claimed, once; return how it has ended."""
+    def _settle(self, hand: _Hand, end: str, call: Callable[[Any], bool]) -> None:
+        """Settle a message that was claimed, once, and count how it has ended."""
         message = hand.message
         try:
             if not call(message):
@@ -336,7 +340,6 @@ class QueueWorker:
                 _said(error),
             )
         self._count(end)
-        return end
 
     def _count(self, end: str) -> None:
         with self._lock:
@@ -374,7 +377,7 @@ class QueueWorker:
                 return False
             if not is_ours:
                 self._lose(hand)
-        self._note_answer()
+            self._note_answer()
         return True
 
     def _lose(self, hand: _Hand) -> None:
@@ -401,11 +404,12 @@ class QueueWorker:
             logger.warning("the queue cannot be reached, trying on: %s", _said(error))
 
     def _note_answer(self) -> None:
-        me = threading.current_thread()
-        if me not in self._away:
+        # Heartbeats without a message ask nothing: a read that was answered speaks for them.
+        mine = {threading.current_thread(), self._beating}
+        if not mine & self._away:
             return
         with self._lock:
-            self._away.discard(me)
+            self._away -= mine
             is_last = not self._away
         if is_last:
             logger.warning("the queue can be reached again")
@@ -417,7 +421,11 @@ def _pause(faults: int, chance: float) -> float:
 
 
 def _said(error: BaseException) -> str:
-    return visible(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    name = type(error).__name__
+    try:
+        return visible(f"{name}: {error}" if str(error) else name)
+    except Exception:  # noqa: BLE001 - a handler's error may be of any making
+        return visible(name)
 
 
 async def _awaited(result: Any) -> Any:
