@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -529,10 +529,20 @@ def test_it_enlists_only_with_nothing_in_hand(redis7: RedisServer, start: Start)
     assert set(seen) == {0}
 
 
+def _yields(message: Any) -> Iterator[None]:
+    yield
+
+
+async def _yields_later(message: Any) -> AsyncIterator[None]:
+    yield
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({"handler": 7}, "7 cannot be called"),
+        ({"handler": _yields}, "is a generator, whose body no call runs"),
+        ({"handler": _yields_later}, "is a generator, whose body no call runs"),
         ({"concurrency": 0}, "concurrency is 0; expected a whole number, 1 to 1000"),
         ({"concurrency": True}, "concurrency is True"),
         ({"backoff": -1}, "backoff=-1 is no such time"),

@@ -135,6 +135,11 @@ class QueueWorker:
             raise ConfigurationError(
                 f"{handler!r} cannot be called: give a function that takes a message"
             )
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            raise ConfigurationError(
+                f"{handler!r} is a generator, whose body no call runs: give a function without"
+                " `yield`"
+            )
         self.handler = handler
         self.concurrency = checked_count(concurrency, "concurrency", 1, MOST_THREADS)
         self.backoff = seconds_of(backoff, "backoff")

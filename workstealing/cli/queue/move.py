@@ -42,7 +42,7 @@ from workstealing.structures.shuffle_queue.names import QueueNames
 FAILED, LEFT = 1, 3
 REMEMBERED_SECONDS = 86400.0
 MOST_REFUSED = 100
-"""How many messages that the FairQueue refuses are kept in hand; with more the move ends."""
+"""How many messages that the FairQueue refuses are passed over; with more the move ends."""
 SHUFFLE_NAMESPACE = "shuffle_queues"
 FAULT = "fault"
 """A further end of a course."""
@@ -300,7 +300,8 @@ class Moving:
         """The exit status."""
         if self.trouble or self.refused or self._left is None:
             return FAILED
-        return LEFT if any(self._left[name] for name in _COUNTS if name != "dead") else 0
+        asked = _COUNTS if self._options.dead else [name for name in _COUNTS if name != "dead"]
+        return LEFT if any(self._left[name] for name in asked) else 0
 
     def run(self) -> None:
         """Carry slices over until the course ends; give back what was refused; count the rest."""
@@ -362,8 +363,7 @@ class Moving:
         self.moved += len(written)
         self.lapsed += len(written) - acked
         self._held += [each for each in messages if each.id in self.refused]
-        if len(self._held) > MOST_REFUSED:
-            self._course.end(REFUSAL)
+        self._end_if_refused()
         return True
 
     def _move_dead(self) -> bool:
@@ -378,7 +378,12 @@ class Moving:
             gone = self._shuffle.discard(self._group, *[each.id for each in written])
             self.moved += len(written)
             self.lapsed += len(written) - gone
+        self._end_if_refused()
         return True
+
+    def _end_if_refused(self) -> None:
+        if len(self.refused) > MOST_REFUSED:
+            self._course.end(REFUSAL)
 
     def _write(self, messages: Sequence[Any]) -> list[Any]:
         """Write messages into the FairQueue, each once; return those that are there, or were.
