@@ -51,7 +51,6 @@ LEASE = 60.0
 MOST_THREADS = 1000
 # A stop waits for a read that is under way.
 _LOOK_SECONDS = 1.0
-_POLL_SECONDS = 0.5
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _SETTLE_SECONDS = 5.0
 _TURN_SECONDS = 0.05
@@ -149,7 +148,7 @@ class QueueWorker:
         self.ends: Counter[str] = Counter(dict.fromkeys(ENDS, 0))
         self.failure: BaseException | None = None
         self._stopping, self._ended = threading.Event(), threading.Event()
-        self._place = _place_of(queue, lease, group, drain_all, self._stopping.wait)
+        self._place = _place_of(queue, lease, group, drain_all)
         self._chance = chance
         self._tracing = _tracing(self._place)
         self._lock = threading.Lock()
@@ -539,17 +538,13 @@ class _OnTimeShardQueue(_WorkedQueue):
         queue: TimeShardQueue,
         lease: Duration | None,
         drain_all: bool,
-        wait: Callable[[float], object],
     ) -> None:
-        self._queue, self.name, self._wait = queue, queue.name, wait
+        self._queue, self.name = queue, queue.name
         self.lease = LEASE if lease is None else seconds_of(lease, "lease")
         self.max_attempts, self._drain_all = queue.max_attempts, drain_all
 
     def take(self, consumer: str, seconds: float) -> Taken | None:
-        taken = self._queue.take(consumer, self.lease, self._drain_all)
-        if taken is None:
-            self._wait(min(seconds, _POLL_SECONDS))
-        return taken
+        return self._queue.take(consumer, self.lease, self._drain_all, block=seconds)
 
     def ack(self, message: Taken) -> bool:
         return self._queue.ack(message) == 1
@@ -578,7 +573,6 @@ def _place_of(
     lease: Duration | None,
     group: str | None,
     drain_all: bool,
-    wait: Callable[[float], object],
 ) -> _WorkedQueue:
     """Return a queue as the worker uses it. Raises: ConfigurationError."""
     is_shuffle, is_time = isinstance(queue, ShuffleQueue), isinstance(queue, TimeShardQueue)
@@ -596,7 +590,7 @@ def _place_of(
     if isinstance(queue, FairQueue):
         return _OnFairQueue(queue, lease)
     if isinstance(queue, TimeShardQueue) and queue.client is not None:
-        return _OnTimeShardQueue(queue, lease, drain_all, wait)
+        return _OnTimeShardQueue(queue, lease, drain_all)
     raise ConfigurationError(
         f"no worker is for {queue!r}: give a ShuffleQueue, a FairQueue, or a TimeShardQueue on"
         " Redis, each in its blocking form"
