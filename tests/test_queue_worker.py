@@ -261,7 +261,6 @@ class TestEnds:
         holding.go.set()
         has(worker, late=1)
 
-
     def test_an_error_that_cannot_be_shown_is_a_failure(
         self, queue: FairQueue, start: Start
     ) -> None:
