@@ -205,7 +205,9 @@ class QueueWorker:
         seconds = seconds_of(grace, "grace")
         end, before = time.monotonic() + seconds, self._unsettled()
         self._stopping.set()
-        logger.info("ending: %d in hand, which have %s", self.in_hand, spell(seconds))
+        count = self.in_hand
+        has = f"{count} in hand, for up to {spell(seconds)}" if count else "nothing in hand"
+        logger.info("ending: %s", has)
         for each in self._threads:
             each.join(max(0.0, end - time.monotonic()))
         with self._lock:
@@ -299,7 +301,7 @@ class QueueWorker:
     def _give_back_later(self, hand: _Hand, error: BaseException) -> None:
         attempts, most = self._place.attempts(hand.message), self._place.max_attempts
         seconds = self._backoff(attempts)
-        said = "it is set aside" if attempts >= most else f"again after {spell(seconds)}"
+        said = "it is set aside" if attempts >= most else self._place.comes_again(seconds)
         logger.warning(
             "message %s failed, attempt %d of %d, %s: %s",
             *(hand.message.id, attempts, most, said, _said(error)),
@@ -467,6 +469,10 @@ class _WorkedQueue(ABC):
     def extend(self, message: Any) -> bool:
         """Begin the lease anew; return False if the message is no longer ours."""
 
+    def comes_again(self, seconds: float) -> str:
+        """Say for the log when a message that failed with this backoff comes again."""
+        return f"again after {spell(seconds)}"
+
     def attempts(self, message: Any) -> int:
         """Return how often a message was delivered, this time included."""
         return int(message.attempts)
@@ -553,6 +559,9 @@ class _OnTimeShardQueue(_WorkedQueue):
         # A release would forget the attempt, and poison would go round for ever. A lease that ends
         # counts; an extension never shortens it.
         return self._queue.extend(message, max(0.001, seconds))
+
+    def comes_again(self, seconds: float) -> str:
+        return f"again when its lease has ended, within {spell(max(self.lease, seconds))}"
 
     def give_back(self, message: Taken) -> bool:
         return self._queue.release(message)
