@@ -236,6 +236,17 @@ class TestEnds:
         assert isinstance(worker.failure, ZeroDivisionError)
         assert worker.stop(0)
 
+    def test_a_read_without_rights_ends_it_and_is_shown(
+        self, queue: FairQueue, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*arguments: Any, **options: Any) -> Any:
+            raise redis.exceptions.NoPermissionError("no right to run 'evalsha'")
+
+        monkeypatch.setattr(FairQueue, "read", refuse)
+        worker = start(queue, lambda message: None)
+        wait_until(lambda: worker.failure is not None, "the failure", GUARD_SECONDS)
+        assert isinstance(worker.failure, redis.exceptions.NoPermissionError)
+
     def test_an_undecodable_message_holds_up_no_other(
         self, redis7: RedisServer, start: Start, caplog: pytest.LogCaptureFixture
     ) -> None:

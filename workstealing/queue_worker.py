@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import NoPermissionError, RedisClusterException, RedisError
 
 from workstealing.clock import Duration, seconds_of, spell
 from workstealing.errors import Aborted, ConfigurationError, WorkStealingError
@@ -257,6 +257,9 @@ class QueueWorker:
             while not self._stopping.is_set():
                 try:
                     message = self._place.take(consumer, _LOOK_SECONDS)
+                except NoPermissionError:
+                    # No server that comes back will grant it: the worker ends, and says so.
+                    raise
                 except (*_FAULTS, *_BAD_MESSAGES) as error:
                     # Nothing is in hand: a read gives back what it was granted without a reply.
                     self._note_fault(error)
