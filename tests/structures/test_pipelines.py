@@ -514,6 +514,33 @@ def test_a_piece_that_is_cut_off_is_given_back(
     assert {attempts for _, attempts in left} == {1}
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_read_that_is_cut_off_without_a_result_is_given_back(
+    door: FaultyServer, redis7: RedisServer, raises: bool
+) -> None:
+    case, direct = CASES["time_shard"], redis7.client()
+    writer = case.make(direct)
+    written(case, writer, 3)
+    client = redis.Redis(port=door.port, retry=Retry(NoBackoff(), 0), protocol=2)
+    reader_of("time_shard", client).take("me", drain_all=True)
+    pipeline = case.make(client).pipeline()
+    pipeline.stats().execute()
+    pipeline.take("me", drain_all=True).set("reader", "me").take_many("me", 1, drain_all=True)
+    # MULTI, three commands and EXEC; behind it the two takes look at the other time shards, the
+    # producers' as the third one.
+    door.fail(len(door.seen) + 7, "cut")
+    if raises:
+        with pytest.raises(redis.ConnectionError):
+            pipeline.execute()
+        assert free("time_shard", direct) == [(1, 1), (2, 1)]
+        return
+    lost, is_set, found = pipeline.execute(raise_on_error=False)
+    assert isinstance(lost, redis.ConnectionError)
+    assert is_set
+    assert case.numbers(found) == [2]
+    assert free("time_shard", direct) == [(1, 1)]
+
+
 @EACH
 def test_asyncio(any_server: AnyServer, case: Case) -> None:
     async def main() -> None:

@@ -207,6 +207,8 @@ class Pipeline(Queued):
                 # Without its traceback, whose frames hold the results and so itself.
                 results.append(raised.with_traceback(None))
             except Exception as raised:  # noqa: BLE001 - it is a result like the others
+                if self._together is not None:
+                    self._together.note_lost(queued, raised)
                 results.append(raised)
         return results
 

@@ -20,8 +20,8 @@ So no note blocks anybody. Every end of a message frees its key, because the nex
 shard: an acknowledgement, a cancellation, its being set aside. Nothing is to be swept: the server
 removes a note a minute after its key holds no more, and a bar after two. The minute is for a put
 that is still under way then. On a cluster that needs clocks of nodes that are less than a minute
-apart; else puts are refused. A policy of eviction that removes keys with a time to live may remove a note, and a deletion
-of the queue leaves them: they name messages that are not there.
+apart; else puts are refused. A policy of eviction that removes keys with a time to live may remove
+a note, and a deletion of the queue leaves them: they name messages that are not there.
 """
 
 from __future__ import annotations
