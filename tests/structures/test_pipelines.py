@@ -317,6 +317,25 @@ def test_a_member_of_a_group_does_not_wait_on_a_pipeline(redis7: RedisServer) ->
     assert pipeline.read(2, block=0).execute() == [[]]
 
 
+@EACH
+def test_nothing_comes_behind_a_deletion(redis7: RedisServer, case: Case) -> None:
+    """Its later steps would remove what is written by the same round trip."""
+    structure = written(case, case.make(redis7.client()), 3)
+    pipeline = structure.pipeline()
+    case.write(pipeline, 3)
+    if not hasattr(structure, "delete"):
+        return
+    pipeline.delete()
+    for call in (lambda: case.write(pipeline, 4), lambda: case.read(pipeline, 1), pipeline.delete):
+        with pytest.raises(ConfigurationError, match="has no place behind delete"):
+            call()
+    assert len(pipeline.incr("visits")) == 3
+    pipeline.execute()
+    case.write(pipeline, 5)
+    pipeline.execute()
+    assert case.numbers(case.read(structure, 9)) == [5]
+
+
 WRONG: dict[str, Callable[[Any], Any]] = {
     "shuffle": lambda p: p.write("t", {"ws:a": 1}),
     "fair": lambda p: p.write("t", {"a": 1}, priority=7),
