@@ -430,6 +430,22 @@ class TestPauses:
         assert caplog.text.count("the queue can be reached again") == 1
 
 
+@pytest.mark.parametrize(
+    ("backoff", "said"),
+    [(1.0, "again when its lease has ended, within 90 s"), (200.0, "within 3.33 min")],
+)
+def test_of_a_time_shard_queue_the_log_says_when_it_comes_again(
+    redis7: RedisServer, start: Start, caplog: Any, backoff: float, said: str
+) -> None:
+    """A release would be no attempt, so a failed message waits for the end of its lease."""
+    queue = TimeShardQueue(RedisStore(redis7.client()), "q", period=36_000)
+    queue.put("x")
+    options = {"lease": 90.0, "backoff": backoff, "chance": lambda: 1.0}
+    worker = start(queue, int, drain_all=True, **options)  # int(a Taken) raises
+    has(worker, failed=1)
+    assert said in caplog.text
+
+
 def test_it_enlists_only_with_nothing_in_hand(redis7: RedisServer, start: Start) -> None:
     queue = TimeShardQueue(RedisStore(redis7.client()), "q", period=36_000)
     queue.put("x")

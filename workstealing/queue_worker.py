@@ -51,7 +51,6 @@ LEASE = 60.0
 MOST_THREADS = 1000
 # A stop waits for a read that is under way.
 _LOOK_SECONDS = 1.0
-_POLL_SECONDS = 0.5
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _SETTLE_SECONDS = 5.0
 _TURN_SECONDS = 0.05
@@ -144,7 +143,7 @@ class QueueWorker:
         self.ends: Counter[str] = Counter(dict.fromkeys(ENDS, 0))
         self.failure: BaseException | None = None
         self._stopping, self._ended = threading.Event(), threading.Event()
-        self._place = _place_of(queue, lease, group, drain_all, self._stopping.wait)
+        self._place = _place_of(queue, lease, group, drain_all)
         self._chance = chance
         self._tracing = _tracing(self._place)
         self._lock = threading.Lock()
@@ -201,7 +200,9 @@ class QueueWorker:
         seconds = seconds_of(grace, "grace")
         end = time.monotonic() + seconds
         self._stopping.set()
-        logger.info("ending: %d in hand, which have %s", self.in_hand, spell(seconds))
+        count = self.in_hand
+        has = f"{count} in hand, for up to {spell(seconds)}" if count else "nothing in hand"
+        logger.info("ending: %s", has)
         for each in self._threads:
             each.join(max(0.0, end - time.monotonic()))
         with self._lock:
@@ -291,7 +292,7 @@ class QueueWorker:
     def _give_back_later(self, hand: _Hand, error: BaseException) -> None:
         attempts, most = self._place.attempts(hand.message), self._place.max_attempts
         seconds = self._backoff(attempts)
-        said = "it is set aside" if attempts >= most else f"again after {spell(seconds)}"
+        said = "it is set aside" if attempts >= most else self._place.comes_again(seconds)
         logger.warning(
             "message %s failed, attempt %d of %d, %s: %s",
             *(hand.message.id, attempts, most, said, _said(error)),
@@ -455,6 +456,10 @@ class _WorkedQueue(ABC):
     def extend(self, message: Any) -> bool:
         """Begin the lease anew; return False if the message is no longer ours."""
 
+    def comes_again(self, seconds: float) -> str:
+        """Say for the log when a message that failed with this backoff comes again."""
+        return f"again after {spell(seconds)}"
+
     def attempts(self, message: Any) -> int:
         """Return how often a message was delivered, this time included."""
         return int(message.attempts)
@@ -526,17 +531,13 @@ class _OnTimeShardQueue(_WorkedQueue):
         queue: TimeShardQueue,
         lease: Duration | None,
         drain_all: bool,
-        wait: Callable[[float], object],
     ) -> None:
-        self._queue, self.name, self._wait = queue, queue.name, wait
+        self._queue, self.name = queue, queue.name
         self.lease = LEASE if lease is None else seconds_of(lease, "lease")
         self.max_attempts, self._drain_all = queue.max_attempts, drain_all
 
     def take(self, consumer: str, seconds: float) -> Taken | None:
-        taken = self._queue.take(consumer, self.lease, self._drain_all)
-        if taken is None:
-            self._wait(min(seconds, _POLL_SECONDS))
-        return taken
+        return self._queue.take(consumer, self.lease, self._drain_all, block=seconds)
 
     def ack(self, message: Taken) -> bool:
         return self._queue.ack(message) == 1
@@ -545,6 +546,9 @@ class _OnTimeShardQueue(_WorkedQueue):
         # A release would forget the attempt, and poison would go round for ever. A lease that ends
         # counts; an extension never shortens it.
         return self._queue.extend(message, max(0.001, seconds))
+
+    def comes_again(self, seconds: float) -> str:
+        return f"again when its lease has ended, within {spell(max(self.lease, seconds))}"
 
     def give_back(self, message: Taken) -> bool:
         return self._queue.release(message)
@@ -565,7 +569,6 @@ def _place_of(
     lease: Duration | None,
     group: str | None,
     drain_all: bool,
-    wait: Callable[[float], object],
 ) -> _WorkedQueue:
     """Return a queue as the worker uses it. Raises: ConfigurationError."""
     is_shuffle, is_time = isinstance(queue, ShuffleQueue), isinstance(queue, TimeShardQueue)
@@ -583,7 +586,7 @@ def _place_of(
     if isinstance(queue, FairQueue):
         return _OnFairQueue(queue, lease)
     if isinstance(queue, TimeShardQueue) and queue.client is not None:
-        return _OnTimeShardQueue(queue, lease, drain_all, wait)
+        return _OnTimeShardQueue(queue, lease, drain_all)
     raise ConfigurationError(
         f"no worker is for {queue!r}: give a ShuffleQueue, a FairQueue, or a TimeShardQueue on"
         " Redis, each in its blocking form"

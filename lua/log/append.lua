@@ -24,12 +24,14 @@ local partition, batch, rows = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
 if partition ~= '' then
   local before = redis.pcall('HGET', written, partition)
   if is_error(before) then
+    --@include layout
     return refusal(before, written, 'does not hold what a query has written')
   end
   local last_batch, last_rows, digest = batch, 0, ''
   if before then
     last_batch, last_rows, digest = string.match(before, '^(%d+) (%d+) (%x+)$')
     if not last_batch then
+      --@include layout
       return layout_error(written, 'does not hold what a query has written')
     end
     last_batch, last_rows = tonumber(last_batch), tonumber(last_rows)
@@ -58,6 +60,7 @@ local groups, passed, woken, unknown = 8 + keys + evicted_keys, {}, {}, 0
 -- A log that no group has ever joined is not asked for those who wait.
 local names = joined and joined ~= '0' and redis.pcall('ZRANGEBYSCORE', waiting, '(' .. whole(at), whole(at + DAY_MS)) or {}
 if is_error(names) then
+  --@include layout
   return refusal(names, waiting, 'does not hold the groups of a log in which somebody waits')
 end
 local function with_names(reply)
@@ -77,6 +80,7 @@ for i = 1, #names do
   else
     unknown = unknown + 1
     if redis.call('HEXISTS', meta, 'group:' .. names[i]) == 0 then
+      --@include layout
       return layout_error(waiting, 'does not hold the groups of a log in which somebody waits')
     end
   end
@@ -90,33 +94,47 @@ if
 then
   return with_names({ -1, tail, kept, block })
 end
-problem = refuse_sets(full, raw, times)
+if ARGV[3] ~= '' or stop % block < count then
+  --@include free
+  problem = refuse_sets(full, raw, times)
+else
+  problem = refuse_key('ZCARD', times, 'blocks of a log')
+end
 if problem then
   return problem
 end
 if stop > MOST_STORED then
+  --@include layout
   return layout_error(meta, 'has no offsets left for so many entries: go on in another log')
 end
 for each = low, high do
   local key = KEYS[8 + each - number]
   local length = redis.pcall('LLEN', key)
   if is_error(length) then
+    --@include layout
     return refusal(length, key, 'does not hold the entries that the log has there')
   end
   if length ~= (each == low and tail - low * block or 0) then
+    --@include layout
     return layout_error(key, 'does not hold the entries that the log has there')
   end
 end
-problem, woken = with_lines(KEYS, woken)
-if problem then
-  return problem
+if woken[1] then
+  --@include log
+  problem, woken = with_lines(KEYS, woken)
+  if problem then
+    return problem
+  end
 end
 -- A full server refuses the first write of a script or none of them.
-local told = redis.pcall('XADD', news, 'MAXLEN', 1, whole(stop) .. '-0', 'n', '1')
+-- Only the last of the news counts: to keep exactly one, the server would pass over those that it has deleted.
+local ends, moment = whole(stop), whole(at)
+local told = redis.pcall('XADD', news, 'MAXLEN', '~', 1, ends .. '-0', 'n', '1')
 if is_error(told) then
   -- Not a text in fakeredis.
   local why = tostring(told.err)
   if string.find(why, 'WRONGTYPE', 1, true) or string.find(why, 'equal or smaller', 1, true) then
+    --@include layout
     return layout_error(news, 'does not hold the news of this log')
   end
   return told
@@ -132,21 +150,23 @@ for each = low, high do
     redis.call('RPUSH', key, unpack(ARGV, argument, most))
     argument = most + 1
   end
-  redis.call('ZADD', times, whole(at), whole(each))
+  redis.call('ZADD', times, moment, whole(each))
   if (each + 1) * block <= stop then
-    redis.call('ZADD', full, whole(at), whole(each))
+    redis.call('ZADD', full, moment, whole(each))
   end
 end
 if not facts[1] then
+  --@include log
   make_log(meta, whole(block), new_epoch())
 end
-redis.call('HSET', meta, 'next', whole(stop))
+redis.call('HSET', meta, 'next', ends)
 if partition ~= '' then
   redis.call('HSET', written, partition, whole(batch) .. ' ' .. whole(rows + count) .. ' ' .. ARGV[11])
   -- Both keys begin alike; so delete() finds it.
   redis.call('HSET', meta, string.sub(written, #meta - 3), '1')
 end
 if ARGV[3] ~= '' then
+  --@include free
   local boundary = math.floor((stop - ARGV[3]) / block)
   if boundary * block > first then
     first = boundary * block
@@ -160,5 +180,8 @@ if ARGV[3] ~= '' then
     redis.call('HSET', meta, 'kept', whole(kept))
   end
 end
-wake_all(KEYS, woken, at, stop, first)
+if woken[1] then
+  --@include log
+  wake_all(KEYS, woken, at, stop, first)
+end
 return with_names({ tail, kept })

@@ -15,9 +15,11 @@ local function read_list(key, low, high, room, items)
     local last = math.min(high, low + most - 1)
     local found = redis.pcall('LRANGE', key, low, last)
     if is_error(found) then
+      --@include layout
       return room, 0, refusal(found, key, 'does not hold the entries that the log has there')
     end
     if #found ~= last - low + 1 then
+      --@include layout
       return room, 0, layout_error(key, 'does not hold the entries that the log has there')
     end
     local bytes = 0
@@ -38,6 +40,7 @@ end
 local function read_string(key, low, high, block, room, items)
   local header = redis.pcall('GETRANGE', key, 0, 15)
   if is_error(header) then
+    --@include layout
     return room, 0, refusal(header, key, 'does not hold the entries that the log has there')
   end
   local count = high - low + 1
@@ -52,6 +55,7 @@ local function read_string(key, low, high, block, room, items)
     return read_whole()
   end
   if u32(header, 9) ~= block then
+    --@include layout
     return room, 0, layout_error(key, 'does not hold the entries that the log has there')
   end
   local before = math.max(low - 1, 0)
@@ -107,8 +111,10 @@ local function read_entries(keys, at, stop, block, from, number, last, known, ro
       if kind == 'list' then
         room, read, problem = read_list(key, low, high, room, items)
       elseif kind == 'string' then
+        --@include entries
         room, read, problem = read_string(key, low, high, block, room, items)
       else
+        --@include layout
         problem = layout_error(key, 'does not hold the entries that the log has there')
       end
     end

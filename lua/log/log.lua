@@ -14,14 +14,17 @@ local log_mark = LOG_VERSION
 -- Returns an error reply or nil.
 local function refuse(meta, facts, reads)
   if facts.err then
+    --@include layout
     return refusal(facts, meta, 'does not hold the facts of a log')
   end
   if facts[1] then
     if facts[1] ~= LOG_VERSION then
+      --@include layout
       log_mark = facts[1]
       return (refuse_version(meta, facts[1], LOG_VERSION, reads))
     end
   elseif redis.call('EXISTS', meta) == 1 then
+    --@include layout
     return layout_error(meta, 'does not hold the facts of a log')
   end
 end
@@ -62,10 +65,12 @@ end
 local function refuse_end(meta, news, tail)
   local last = redis.pcall('XREVRANGE', news, '+', '-', 'COUNT', 1)
   if is_error(last) then
+    --@include layout
     return refusal(last, news, 'does not hold the news of this log')
   end
   local id = last[1] and last[1][1]
   if id and id ~= whole(tail) .. '-0' then
+    --@include layout
     local told = tonumber(string.match(id, '^(%d+)%-0$') or nil)
     if not told or told > MOST_STORED then
       return layout_error(news, 'does not hold the news of this log')
@@ -117,6 +122,7 @@ local DAY_MS = 86400000
 local function refuse_group(state, line, turns, granted)
   local known = redis.pcall('HMGET', state, 'mark', 'offset', 'turn', 'delivery', 'lost')
   if is_error(known) then
+    --@include layout
     return refusal(known, state, 'does not hold the state of a group of a log')
   end
   local mark = known[1]
@@ -127,6 +133,7 @@ local function refuse_group(state, line, turns, granted)
     return unbelieved
   end
   if mark and mark ~= LOG_VERSION and mark ~= log_mark then
+    --@include layout
     return layout_error(state, 'does not hold the state of a group of a log')
   end
   return refuse_key('ZCARD', line, 'who waits in a group of a log')

@@ -21,6 +21,7 @@ end
 local function refuse_key(command, key, what)
   local reply = redis.pcall(command, key)
   if type(reply) == 'table' then
+    --@include layout
     return refusal(reply, key, 'does not hold ' .. what)
   end
 end
@@ -40,11 +41,13 @@ end
 -- found: the reply of redis.pcall() to a read of the key; expected: a mark, or some; what: what the key
 -- should hold. Returns an error reply; nil if the key holds nothing, or what was expected.
 local function refuse_mark(key, found, expected, what)
-  if type(found) == 'table' then
-    return refusal(found, key, 'does not hold ' .. what)
-  end
-  if found and not is_among(found, expected) then
-    return layout_error(key, 'says ' .. found .. ' where ' .. first_mark(expected) .. ' was expected')
+  if found and found ~= expected then
+    --@include layout
+    if type(found) == 'table' then
+      return refusal(found, key, 'does not hold ' .. what)
+    end
+    return not is_among(found, expected) and layout_error(key, 'says ' .. found .. ' where ' .. first_mark(expected) .. ' was expected')
+      or nil
   end
 end
 

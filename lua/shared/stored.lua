@@ -30,6 +30,7 @@ local function stored(key, field, text, least, most, absent)
   if number and number >= least and number <= most then
     return number
   end
+  --@include stored
   disbelieve(key, field, text, 'a whole number from ' .. whole(least) .. ' to ' .. whole(most))
   return absent or least
 end

@@ -370,11 +370,11 @@ class TestConsume:
         queue.put("x")
         take, takes = TimeShardQueue.take, []
 
-        def fail_first(self: TimeShardQueue, *arguments: Any) -> Any:
+        def fail_first(self: TimeShardQueue, *arguments: Any, **options: Any) -> Any:
             takes.append(arguments)
             if len(takes) == 1:
                 raise ConnectionError("cut\x1b[31m")
-            return take(self, *arguments)
+            return take(self, *arguments, **options)
 
         monkeypatch.setattr(TimeShardQueue, "take", fail_first)
         said = command.json(*CONSUME, "q", *ALL, "--drain-all")

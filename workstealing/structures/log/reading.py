@@ -4,10 +4,11 @@ The keys of the blocks follow from the offset, so one script finds all entries o
 block it sends only the wanted part, with the ends of the entries there. A compressed block is sent
 as a whole, opened here and kept, because it never changes.
 
-A read may wait for one offset. The stream `news` holds one entry, whose id is the offset of the
-next entry: 18-0 once entry 17 is there. So XREAD BLOCK from the id 17-0 returns when entry 17
+A read may wait for one offset. The last entry of the stream `news` has the offset of the next entry
+as its id: 18-0 once entry 17 is there. So XREAD BLOCK from the id 17-0 returns when entry 17
 exists, and at once if it has come since the look. So no reader misses it, and earlier entries do
-not wake its readers.
+not wake its readers. The stream keeps some entries before the last one, because it would take
+longer to keep exactly one.
 """
 
 from __future__ import annotations
