@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -236,6 +236,17 @@ class TestEnds:
         assert isinstance(worker.failure, ZeroDivisionError)
         assert worker.stop(0)
 
+    def test_a_read_without_rights_ends_it_and_is_shown(
+        self, queue: FairQueue, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*arguments: Any, **options: Any) -> Any:
+            raise redis.exceptions.NoPermissionError("no right to run 'evalsha'")
+
+        monkeypatch.setattr(FairQueue, "read", refuse)
+        worker = start(queue, lambda message: None)
+        wait_until(lambda: worker.failure is not None, "the failure", GUARD_SECONDS)
+        assert isinstance(worker.failure, redis.exceptions.NoPermissionError)
+
     def test_an_undecodable_message_holds_up_no_other(
         self, redis7: RedisServer, start: Start, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -260,6 +271,20 @@ class TestEnds:
         queue.delete()
         holding.go.set()
         has(worker, late=1)
+
+    def test_an_error_that_cannot_be_shown_is_a_failure(
+        self, queue: FairQueue, start: Start
+    ) -> None:
+        class MuteError(Exception):
+            def __str__(self) -> str:
+                raise TypeError("no text")
+
+        def fail(message: Any) -> None:
+            raise MuteError
+
+        worker = start(queue, fail, backoff=3600.0)
+        has(worker, failed=1)
+        assert worker.failure is None
 
 
 class TestHeartbeats:
@@ -307,6 +332,42 @@ class TestHeartbeats:
         wait_until(lambda: len(calls) >= 4, "heartbeats", GUARD_SECONDS)
         assert worker.in_hand == 1
         holding.go.set()
+
+    def test_a_beat_that_asks_nothing_says_nothing_of_the_server(
+        self,
+        redis7: RedisServer,
+        start: Start,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """The server is away, and the last handler has ended meanwhile."""
+        queue = FairQueue(redis7.client(), "q", 0.3)
+        queue.write("t", {"n": 1})
+        holding, acking, go = Holding(), threading.Event(), threading.Event()
+
+        def extend(message: Any) -> int:
+            holding.go.set()
+            raise redis.ConnectionError("away")
+
+        def ack(message: Any) -> int:
+            acking.set()
+            assert go.wait(GUARD_SECONDS)
+            raise redis.ConnectionError("away")
+
+        monkeypatch.setattr(queue, "extend", extend)
+        monkeypatch.setattr(queue, "ack", ack)
+        worker = start(queue, holding)
+        assert acking.wait(GUARD_SECONDS)
+        beats: list[Any] = []
+        known = worker._extend
+        monkeypatch.setattr(worker, "_extend", lambda hands: beats.append(hands) or known(hands))
+        wait_until(lambda: len(beats) > 1, "beats without a message", GUARD_SECONDS)
+        assert not any(beats)
+        assert "cannot be reached" in caplog.text
+        assert "can be reached again" not in caplog.text
+        # A read that succeeds speaks for the heartbeats, too.
+        go.set()
+        wait_until(lambda: "can be reached again" in caplog.text, "a read", GUARD_SECONDS)
 
     def test_they_go_on_while_a_stop_waits(self, redis7: RedisServer, start: Start) -> None:
         queue = FairQueue(redis7.client(), "q", 3600.0)
@@ -387,6 +448,37 @@ class TestStop:
         has(worker, unknown=1)
         holding.go.set()
 
+    @pytest.mark.parametrize("call", ["ack", "nack"])
+    def test_it_says_what_could_not_be_settled_meanwhile(
+        self, redis7: RedisServer, start: Start, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        """The handler ends in time, and nobody knows whether its end has reached the queue."""
+        queue = FairQueue(redis7.client(), "q", 3600.0)
+        queue.write("t", {"n": 1})
+
+        def cut(message: Any, **options: Any) -> int:
+            raise redis.ConnectionError("cut off")
+
+        monkeypatch.setattr(queue, call, cut)
+        begun, go = threading.Event(), threading.Event()
+
+        def handler(message: Any) -> None:
+            begun.set()
+            assert go.wait(GUARD_SECONDS)
+            if call == "nack":
+                raise ValueError("no")
+
+        worker = start(queue, handler)
+        assert begun.wait(GUARD_SECONDS)
+        answers: list[bool] = []
+        stopping = threading.Thread(target=lambda: answers.append(worker.stop(GUARD_SECONDS)))
+        stopping.start()
+        wait_until(worker._stopping.is_set, "the stop")
+        go.set()
+        stopping.join(GUARD_SECONDS)
+        has(worker, unknown=1)
+        assert answers == [False]
+
     def test_a_worker_that_was_not_started(self, redis7: RedisServer) -> None:
         worker = QueueWorker(FairQueue(redis7.client(), "q", 60.0), print)
         assert worker.stop(0)
@@ -430,6 +522,22 @@ class TestPauses:
         assert caplog.text.count("the queue can be reached again") == 1
 
 
+@pytest.mark.parametrize(
+    ("backoff", "said"),
+    [(1.0, "again when its lease has ended, within 90 s"), (200.0, "within 3.33 min")],
+)
+def test_of_a_time_shard_queue_the_log_says_when_it_comes_again(
+    redis7: RedisServer, start: Start, caplog: Any, backoff: float, said: str
+) -> None:
+    """A release would be no attempt, so a failed message waits for the end of its lease."""
+    queue = TimeShardQueue(RedisStore(redis7.client()), "q", period=36_000)
+    queue.put("x")
+    options = {"lease": 90.0, "backoff": backoff, "chance": lambda: 1.0}
+    worker = start(queue, int, drain_all=True, **options)  # int(a Taken) raises
+    has(worker, failed=1)
+    assert said in caplog.text
+
+
 def test_it_enlists_only_with_nothing_in_hand(redis7: RedisServer, start: Start) -> None:
     queue = TimeShardQueue(RedisStore(redis7.client()), "q", period=36_000)
     queue.put("x")
@@ -447,10 +555,20 @@ def test_it_enlists_only_with_nothing_in_hand(redis7: RedisServer, start: Start)
     assert set(seen) == {0}
 
 
+def _yields(message: Any) -> Iterator[None]:
+    yield
+
+
+async def _yields_later(message: Any) -> AsyncIterator[None]:
+    yield
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({"handler": 7}, "7 cannot be called"),
+        ({"handler": _yields}, "is a generator, whose body no call runs"),
+        ({"handler": _yields_later}, "is a generator, whose body no call runs"),
         ({"concurrency": 0}, "concurrency is 0; expected a whole number, 1 to 1000"),
         ({"concurrency": True}, "concurrency is True"),
         ({"backoff": -1}, "backoff=-1 is no such time"),

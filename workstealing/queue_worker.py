@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import NoPermissionError, RedisClusterException, RedisError
 
 from workstealing.clock import Duration, seconds_of, spell
 from workstealing.errors import Aborted, ConfigurationError, WorkStealingError
@@ -134,6 +134,11 @@ class QueueWorker:
             raise ConfigurationError(
                 f"{handler!r} cannot be called: give a function that takes a message"
             )
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            raise ConfigurationError(
+                f"{handler!r} is a generator, whose body no call runs: give a function without"
+                " `yield`"
+            )
         self.handler = handler
         self.concurrency = checked_count(concurrency, "concurrency", 1, MOST_THREADS)
         self.backoff = seconds_of(backoff, "backoff")
@@ -193,23 +198,23 @@ class QueueWorker:
         Arguments:
             grace: seconds to wait for the handlers.
 
-        Returns: False if a message could not be given back for certain, or is being settled still:
-        it comes again after its lease. Takes grace and six seconds at most, and what the client's
-        time-outs add.
+        Returns: False if a message could not be settled for certain since the call, or is being
+        settled still: it comes again after its lease. Takes grace and six seconds at most, and what
+        the client's time-outs add.
         """
         seconds = seconds_of(grace, "grace")
-        end = time.monotonic() + seconds
+        end, before = time.monotonic() + seconds, self._unsettled()
         self._stopping.set()
-        logger.info("ending: %d in hand, which have %s", self.in_hand, spell(seconds))
+        count = self.in_hand
+        has = f"{count} in hand, for up to {spell(seconds)}" if count else "nothing in hand"
+        logger.info("ending: %s", has)
         for each in self._threads:
             each.join(max(0.0, end - time.monotonic()))
         with self._lock:
             left = list(self._running)
-        is_settled = True
         for hand in left:
             if self._claim(hand):
-                ended = self._settle(hand, GIVEN_BACK, self._place.give_back)
-                is_settled = is_settled and ended in {GIVEN_BACK, LATE}
+                self._settle(hand, GIVEN_BACK, self._place.give_back)
         # A read that is under way may still bring a message, which its thread gives back.
         end = time.monotonic() + _LOOK_SECONDS + _SETTLE_SECONDS
         while (busy := self._busy()) and time.monotonic() < end:
@@ -217,12 +222,18 @@ class QueueWorker:
         self._ended.set()
         if self._beating is not None:
             self._beating.join(_SETTLE_SECONDS)
-        return is_settled and not self._busy()
+        # A handler that has ended meanwhile was settled by its thread.
+        return self._unsettled() == before and not self._busy()
 
     @property
     def is_abandoned(self) -> bool:
         """Whether a handler runs although the worker has stopped."""
         return self._ended.is_set() and any(each.is_alive() for each in self._threads)
+
+    def _unsettled(self) -> int:
+        """Return how many messages were surely not settled, or nobody knows."""
+        with self._lock:
+            return self.ends[REFUSED] + self.ends[UNKNOWN]
 
     def _busy(self) -> list[threading.Thread]:
         """Return the threads that read or settle: these end soon, unlike a handler."""
@@ -246,6 +257,9 @@ class QueueWorker:
             while not self._stopping.is_set():
                 try:
                     message = self._place.take(consumer, _LOOK_SECONDS)
+                except NoPermissionError:
+                    # No server that comes back will grant it: the worker ends, and says so.
+                    raise
                 except (*_FAULTS, *_BAD_MESSAGES) as error:
                     # Nothing is in hand: a read gives back what it was granted without a reply.
                     self._note_fault(error)
@@ -290,7 +304,7 @@ class QueueWorker:
     def _give_back_later(self, hand: _Hand, error: BaseException) -> None:
         attempts, most = self._place.attempts(hand.message), self._place.max_attempts
         seconds = self._backoff(attempts)
-        said = "it is set aside" if attempts >= most else f"again after {spell(seconds)}"
+        said = "it is set aside" if attempts >= most else self._place.comes_again(seconds)
         logger.warning(
             "message %s failed, attempt %d of %d, %s: %s",
             *(hand.message.id, attempts, most, said, _said(error)),
@@ -313,8 +327,8 @@ class QueueWorker:
                 self._running.discard(hand)
             return is_ours
 
-    def _settle(self, hand: _Hand, end: str, call: Callable[[Any], bool]) -> str:
-        """Settle a message that was claimed, once; return how it has ended."""
+    def _settle(self, hand: _Hand, end: str, call: Callable[[Any], bool]) -> None:
+        """Settle a message that was claimed, once, and count how it has ended."""
         message = hand.message
         try:
             if not call(message):
@@ -335,7 +349,6 @@ class QueueWorker:
                 _said(error),
             )
         self._count(end)
-        return end
 
     def _count(self, end: str) -> None:
         with self._lock:
@@ -373,7 +386,7 @@ class QueueWorker:
                 return False
             if not is_ours:
                 self._lose(hand)
-        self._note_answer()
+            self._note_answer()
         return True
 
     def _lose(self, hand: _Hand) -> None:
@@ -400,11 +413,12 @@ class QueueWorker:
             logger.warning("the queue cannot be reached, trying on: %s", _said(error))
 
     def _note_answer(self) -> None:
-        me = threading.current_thread()
-        if me not in self._away:
+        # Heartbeats without a message ask nothing: a read that was answered speaks for them.
+        mine = {threading.current_thread(), self._beating}
+        if not mine & self._away:
             return
         with self._lock:
-            self._away.discard(me)
+            self._away -= mine
             is_last = not self._away
         if is_last:
             logger.warning("the queue can be reached again")
@@ -416,7 +430,11 @@ def _pause(faults: int, chance: float) -> float:
 
 
 def _said(error: BaseException) -> str:
-    return visible(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    name = type(error).__name__
+    try:
+        return visible(f"{name}: {error}" if str(error) else name)
+    except Exception:  # noqa: BLE001 - a handler's error may be of any making
+        return visible(name)
 
 
 async def _awaited(result: Any) -> Any:
@@ -453,6 +471,10 @@ class _WorkedQueue(ABC):
     @abstractmethod
     def extend(self, message: Any) -> bool:
         """Begin the lease anew; return False if the message is no longer ours."""
+
+    def comes_again(self, seconds: float) -> str:
+        """Say for the log when a message that failed with this backoff comes again."""
+        return f"again after {spell(seconds)}"
 
     def attempts(self, message: Any) -> int:
         """Return how often a message was delivered, this time included."""
@@ -540,6 +562,9 @@ class _OnTimeShardQueue(_WorkedQueue):
         # A release would forget the attempt, and poison would go round for ever. A lease that ends
         # counts; an extension never shortens it.
         return self._queue.extend(message, max(0.001, seconds))
+
+    def comes_again(self, seconds: float) -> str:
+        return f"again when its lease has ended, within {spell(max(self.lease, seconds))}"
 
     def give_back(self, message: Taken) -> bool:
         return self._queue.release(message)

@@ -111,7 +111,12 @@ for i = 7, #ARGV, 8 do
     end
     if deduped ~= '' then
       local lasts = string.sub(ARGV[i + 7], 1, 1) == '+'
-      redis.call('HSET', KEYS[DEDUPE], deduped, id .. ' ' .. whole(at + tonumber(ARGV[i + 7])) .. (lasts and ' +' or ''))
+      local window = tonumber(ARGV[i + 7])
+      redis.call('HSET', KEYS[DEDUPE], deduped, id .. ' ' .. whole(at + window) .. (lasts and ' +' or ''))
+      if lasts then
+        -- A queue that went before the window's end would forget the key.
+        longest = math.max(longest, window - ARGV[3])
+      end
     end
     if deadline ~= '' then
       redis.call('ZADD', KEYS[DEADLINES], deadline, id)

@@ -6,18 +6,24 @@
 --   KEYS[5] of a message with a dedupe key: its bar
 --   ARGV[1] the caller's mark
 --   ARGV[2] 1 if the caller has just seen that the layout says the same, else 0
---   ARGV[3] of a message with a dedupe key: the last moment in ms at which it may be put; else ''
+--   ARGV[3] of a message with a dedupe key: when it was claimed, in ms, by the clock of the note's node; else ''
 --   ARGV[4..] of each message its id, its text, its due time in ms, and 1 if that counts from now, else 0
 -- Returns how many messages are new; or, having changed nothing, -1 if there is no mark and the caller has
--- not seen the layout, -2 if the message's put is barred, or comes too late.
+-- not seen the layout, -2 if the message's put is barred, -3 if it comes more than a minute from its claim.
 --@include time_shard
 --@include waking
 local problem, marked = refuse(KEYS[1], ARGV[1], KEYS, { 'zset', 'hash', 'stream', KEYS[5] and 'string' })
 if problem then
   return problem
 end
-if KEYS[5] and (now() > tonumber(ARGV[3]) or redis.call('EXISTS', KEYS[5]) == 1) then
-  return -2
+-- One that is there already was put by this same call, which is sent again.
+if KEYS[5] and redis.call('HEXISTS', KEYS[3], ARGV[4]) == 0 then
+  if math.abs(now() - ARGV[3]) > UNDER_WAY_MS then
+    return -3
+  end
+  if redis.call('EXISTS', KEYS[5]) == 1 then
+    return -2
+  end
 end
 if not marked then
   -- The server was flushed, or the queue was deleted. Somebody may have made another queue since.

@@ -42,6 +42,15 @@ def begun(client: Any) -> tuple[ShuffleQueue, FairQueue]:
     return queues
 
 
+def _die(old: ShuffleQueue, many: int) -> None:
+    """Write messages, and set them aside."""
+    once = ShuffleQueue(old.client, "old", streams=4, max_attempts=1)
+    for n in range(many):
+        once.write("a", {"n": n})
+    once.nack(*once.read_many("g", "app", many))
+    assert len(once.dead("g")) == many
+
+
 def lapse(client: Any) -> None:
     """Bring back what consumers of the old queue have, as if their lease were over."""
     reaper = ShuffleQueueReaper(shuffle_on(client), lease=0.001)
@@ -199,6 +208,36 @@ class TestMove:
         new.remove_rule("full")
         seen = command.json("queue", "move", "old", "new", *here, status=1)
         assert (seen["moved"], old.length(), new.length()) == (2, 1, 5)
+
+    def test_dead_messages_that_are_left_are_told(
+        self, command: Any, redis7: RedisServer, here: tuple[str, ...]
+    ) -> None:
+        old, _ = begun(redis7.client())
+        _die(old, 3)
+        move = ("queue", "move", "old", "new", *here, "--dead", "--slice", "1")
+        seen = command.json(*move, "--count", "1", status=3)
+        assert (seen["moved"], seen["left"]["dead"]) == (1, 2)
+        # They were not asked for.
+        assert command.json("queue", "move", "old", "new", *here)["left"]["dead"] == 2
+        assert command.json(*move)["moved"] == 2
+
+    def test_too_many_refused_dead_messages_end_it(
+        self,
+        command: Any,
+        redis7: RedisServer,
+        here: tuple[str, ...],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(moving, "MOST_REFUSED", 3)
+        old, new = begun(redis7.client())
+        new.set_rule("a", max_length=1)
+        _die(old, 9)
+        seen = command.json(
+            "queue", "move", "old", "new", *here, "--dead", "--slice", "2", status=1
+        )
+        assert (seen["moved"], seen["ended_by"]) == (1, "refusal")
+        assert len(seen["refused"]) in (4, 5)
+        assert seen["left"]["dead"] == 8
 
     def test_producers_go_on_meanwhile_and_two_movers_share(
         self, redis7: RedisServer, here: tuple[str, ...]

@@ -52,7 +52,8 @@ def test_a_pause_and_its_end(command: Any, redis7: RedisServer, queue: FairQueue
     ("arguments", "said"),
     [
         (("jobs", "bulk", "--weight", "0"), "weight=0.0 is out of range"),
-        (("jobs", "--weight", "2"), "give one after NAME"),
+        (("jobs", "--weight", "2"), "give one after NAME, '*' for all accounts"),
+        (("jobs", "--pause"), "give one after NAME, '*' for all accounts"),
         (("jobs", "bulk", "--weight", "2", "--remove"), "give no setting"),
         (("others",), "no FairQueue 'others'"),
     ],

@@ -464,3 +464,13 @@ def test_wrong_use_is_said_and_nothing_is_written(
 ) -> None:
     assert expected in command.refused("queue", "work", *arguments)
     assert shop.client().dbsize() == 0
+
+
+@pytest.mark.parametrize("kind", ["shuffle", "fair"])
+def test_a_queue_of_another_namespace(place: Place, kind: str) -> None:
+    of = ShuffleQueue if kind == "shuffle" else FairQueue
+    of(place.notes, "q", namespace="ours").write("t", {"message": "m"})
+    worker = place.start("note")
+    place.has("done", 1)
+    worker.signal()
+    assert worker.ended() == {"done": 1}

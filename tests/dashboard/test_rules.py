@@ -110,7 +110,8 @@ def test_a_new_rule_a_pause_its_end_and_a_removal(app: Any, queue: FairQueue) ->
 @pytest.mark.parametrize(
     ("action", "more", "said"),
     [
-        ("set", {}, "give a setting"),
+        ("set", {}, "give a setting, one of weight, max_in_flight, rate, burst, max_length"),
+        ("set", {"estimate": "2"}, "give a setting, one of weight, max_in_flight, rate"),
         ("set", {"weight": "0"}, "weight=0.0 is out of range"),
         ("set", {"weight": "nan"}, "out of range"),
         ("set", {"weight": "much"}, "'much' is no weight: give a number"),

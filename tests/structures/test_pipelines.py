@@ -317,6 +317,25 @@ def test_a_member_of_a_group_does_not_wait_on_a_pipeline(redis7: RedisServer) ->
     assert pipeline.read(2, block=0).execute() == [[]]
 
 
+@EACH
+def test_nothing_comes_behind_a_deletion(redis7: RedisServer, case: Case) -> None:
+    """Its later steps would remove what is written by the same round trip."""
+    structure = written(case, case.make(redis7.client()), 3)
+    pipeline = structure.pipeline()
+    case.write(pipeline, 3)
+    if not hasattr(structure, "delete"):
+        return
+    pipeline.delete()
+    for call in (lambda: case.write(pipeline, 4), lambda: case.read(pipeline, 1), pipeline.delete):
+        with pytest.raises(ConfigurationError, match="has no place behind delete"):
+            call()
+    assert len(pipeline.incr("visits")) == 3
+    pipeline.execute()
+    case.write(pipeline, 5)
+    pipeline.execute()
+    assert case.numbers(case.read(structure, 9)) == [5]
+
+
 WRONG: dict[str, Callable[[Any], Any]] = {
     "shuffle": lambda p: p.write("t", {"ws:a": 1}),
     "fair": lambda p: p.write("t", {"a": 1}, priority=7),
@@ -512,6 +531,33 @@ def test_a_piece_that_is_cut_off_is_given_back(
     left = [pair for _ in range(13) for pair in free(kind, direct)]
     assert sorted(number for number, _ in left) == sorted(set(range(205)) - set(had))
     assert {attempts for _, attempts in left} == {1}
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_read_that_is_cut_off_without_a_result_is_given_back(
+    door: FaultyServer, redis7: RedisServer, raises: bool
+) -> None:
+    case, direct = CASES["time_shard"], redis7.client()
+    writer = case.make(direct)
+    written(case, writer, 3)
+    client = redis.Redis(port=door.port, retry=Retry(NoBackoff(), 0), protocol=2)
+    reader_of("time_shard", client).take("me", drain_all=True)
+    pipeline = case.make(client).pipeline()
+    pipeline.stats().execute()
+    pipeline.take("me", drain_all=True).set("reader", "me").take_many("me", 1, drain_all=True)
+    # MULTI, three commands and EXEC; behind it the two takes look at the other time shards, the
+    # producers' as the third one.
+    door.fail(len(door.seen) + 7, "cut")
+    if raises:
+        with pytest.raises(redis.ConnectionError):
+            pipeline.execute()
+        assert free("time_shard", direct) == [(1, 1), (2, 1)]
+        return
+    lost, is_set, found = pipeline.execute(raise_on_error=False)
+    assert isinstance(lost, redis.ConnectionError)
+    assert is_set
+    assert case.numbers(found) == [2]
+    assert free("time_shard", direct) == [(1, 1)]
 
 
 @EACH

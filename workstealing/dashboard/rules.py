@@ -126,7 +126,7 @@ def steer_rule(action: str, queue: QueueRules, form: Mapping[str, str], *, sure:
         raise RefusedError("nothing was changed: tick the box beside the button first")
     given = {each: _number(each, form[each]) for each in SETTINGS if form.get(each, "").strip()}
     if action == "set" and not given:
-        raise RefusedError("nothing was changed: give a setting")
+        raise RefusedError(f"nothing was changed: give a setting, one of {', '.join(SETTINGS)}")
     try:
         key = form.get("rule", "")
         pattern = queue.named(key) if key else form.get("account", "")

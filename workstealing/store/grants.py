@@ -91,7 +91,8 @@ class AskedPieces(Generic[ReceiptT]):
         if self.cut is None or not leaves_open(self.cut):
             # A later fault may be certain, and says nothing of this piece.
             self.cut = error
-        self._lost.append(receipt)
+        if receipt not in self._lost:
+            self._lost.append(receipt)
 
     def leave_lost(self) -> None:
         """Leave only the pieces that were cut off to be given back: the others have come."""
@@ -184,6 +185,15 @@ class AskedTogether:
     def receipts(self, receipts: list[Any]) -> None:
         for each, some in zip(self._pieces(), receipts, strict=True):
             each.receipts = some
+
+    def note_lost(self, steps: Steps[Any], error: Exception) -> None:
+        """Note that the caller has an error in place of all that some steps have asked for."""
+        if not leaves_open(error):
+            return
+        for each in self.askings:
+            if each.steps is steps and isinstance(each.asked, AskedPieces):
+                for receipt in each.asked.receipts:
+                    each.asked.note_cut(receipt, error)
 
     def leave_lost(self) -> None:
         """Leave only the pieces that were cut off to be given back."""

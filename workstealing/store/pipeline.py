@@ -207,6 +207,8 @@ class Pipeline(Queued):
                 # Without its traceback, whose frames hold the results and so itself.
                 results.append(raised.with_traceback(None))
             except Exception as raised:  # noqa: BLE001 - it is a result like the others
+                if self._together is not None:
+                    self._together.note_lost(queued, raised)
                 results.append(raised)
         return results
 
@@ -286,6 +288,14 @@ class OwnedPipeline(Pipeline):
         self._together = AskedTogether()
         self._called = set()
 
+    def _require_kept(self, name: str) -> None:
+        """Refuse a call behind `delete`, whose later steps would remove what it does."""
+        if "delete" in self._called:
+            raise ConfigurationError(
+                f"{name}() has no place behind delete() on a pipeline, which would remove what it"
+                " does: execute the pipeline before; nothing was queued"
+            )
+
     def _ask(self, asking: Asking[Any]) -> Self:
         self._together.askings.append(asking)
         return super()._ask(asking)
@@ -326,6 +336,7 @@ def _queueing(method: Any) -> Any:
                     f"block={block!r} has no place on a pipeline, on which nothing waits: leave it"
                     f" out, or call {method.__name__}() of the structure itself; nothing was queued"
                 )
+        self._require_kept(method.__name__)
         self._called.add(method.__name__)
         return self._run(made) if asking is None else self._ask(made)
 

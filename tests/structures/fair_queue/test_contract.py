@@ -730,7 +730,7 @@ class TestExplaining:
         queue.set_rule("a", rate=0.001)
         assert "by its rate (0.001 a second)" in why() or "next turn" in why()
         queue.pause("a")
-        assert "is paused by the rule 'a'" in why()
+        assert "is paused by the rule 'a': resume that rule" in why()
         queue.resume("a")
         queue.remove_rule("a")
         queue.ack(held)

@@ -322,6 +322,23 @@ class TestInUse:
             lived += 1
         assert lived < 9 if use == "nothing" else lived == 20
 
+    @pytest.mark.parametrize("window", [3, 10])
+    def test_a_key_that_outlives_its_message_keeps_it(
+        self, redis7: RedisServer, window: int
+    ) -> None:
+        """Else a message comes twice within the window, after a pause. In hours."""
+        queue = queue_on(redis7.client(), ttl=4 * 3600.0, lease=3600.0)
+        queue.write("t", {"n": 1}, dedupe=("k", window * 3600), dedupe_ended=True)
+        assert queue.ack(got(queue.read("c"))) == 1
+        held = []
+        for hour in range(13):
+            soon = queue_on(queue.client, hour * 3_600_000)
+            QueueExpiry(soon).perform(Slice(100, 10.0))
+            held.append(queue.client.hexists(queue.keys.of("dedupe"), "k"))
+        assert all(held[:window])
+        # Not for much longer than either.
+        assert not any(held[max(window, 5) + 2 :])
+
     @pytest.mark.real
     def test_who_sleeps_keeps_it(self, redis7: RedisServer) -> None:
         queue = queue_on(redis7.client(), ttl=1.0)

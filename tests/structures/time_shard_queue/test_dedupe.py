@@ -16,8 +16,8 @@ from support.grants import every_cut
 from support.servers import AnyServer, RedisServer
 from support.set_clock import SetClock
 from support.time_shard_queues import TURN, ahead_of, is_receipt, queue_on, totals
-from workstealing.errors import ConfigurationError, LayoutError
-from workstealing.store.operations import Steps, drive, send_step
+from workstealing.errors import Aborted, ConfigurationError, LayoutError
+from workstealing.store.operations import Sleep, Steps, drive, send_step
 from workstealing.structures import RedisStore, TimeShardQueue
 from workstealing.structures.time_shard_queue import redis_dedupe
 from workstealing.structures.time_shard_queue.redis_dedupe import note_key
@@ -155,7 +155,13 @@ class TestOneIsThere:
     def test_a_foreign_note_is_refused(self, any_server: AnyServer, clock: SetClock) -> None:
         queue, client = queue_on(any_server, clock), any_server.client()
         note = note_key(b"letters", b"invoice 7")
-        for make in (lambda: client.set(note, "foreign"), lambda: client.hset(note, "a", "b")):
+        for make in (
+            lambda: client.set(note, "foreign"),
+            # Neither of them is an id, so no time shard could be asked.
+            lambda: client.set(note, b"\xff 1 2"),
+            lambda: client.set(note, "foreign 1 2"),
+            lambda: client.hset(note, "a", "b"),
+        ):
             client.delete(note)
             make()
             before = client.dump(note)
@@ -228,8 +234,75 @@ class TestKills:
         second = ahead.put("a", dedupe=KEY)
         client = queue.store.client
         late = shards._operation("put", step.keys[1:], 0, step.args[1:], int)
-        assert drive(client, one(late)) == -2
+        assert drive(client, one(late)) == redis_dedupe.UNTIMELY
         assert finish(queue, steps, late) == second
+        assert totals(queue) == {"waiting": 1, "due": 1}
+
+    @pytest.mark.parametrize("is_done", [False, True])
+    def test_a_put_that_is_sent_again_a_minute_late_was_done(
+        self, any_server: AnyServer, clock: SetClock, is_done: bool
+    ) -> None:
+        """As redis-py sends it, whose first reply was lost only after a long time-out."""
+        queue = queue_on(any_server, clock)
+        # So that the time shard has its mark.
+        queue.cancel(queue.put("warm"))
+        shards: Any = queue.time_shards
+        steps = steps_of(queue)
+        step = go(queue, steps, 1)
+        assert drive(queue.store.client, one(step)) == 1
+        if is_done:
+            assert queue.cancel(step.args[3].decode())
+            # The next producer bars the put that has ended.
+            go(queue, steps_of(queue), 2)
+        shards.clock_shift_ms = 61_000
+        again = shards._operation("put", step.keys[1:], 0, step.args[1:], int)
+        assert finish(queue, steps, again) == step.args[3].decode()
+        assert totals(queue).get("waiting", 0) - totals(queue).get("consumed", 0) == 1 - is_done
+
+    def test_a_clock_that_was_set_back_blocks_nobody(
+        self, any_server: AnyServer, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redis_dedupe, "YOUNG_MS", 200)
+        queue = queue_on(any_server, clock)
+        queue.open()
+        ahead = queue_on(any_server, clock, ahead_ms=3_600_000)
+        slow = steps_of(ahead)
+        step = go(ahead, slow, 1)
+        # A minute before its claim a put is refused, as it is a minute after it.
+        shards: Any = queue.time_shards
+        early = shards._operation("put", step.keys[1:], 0, step.args[1:], int)
+        assert drive(queue.store.client, one(early)) == redis_dedupe.UNTIMELY
+        steps = steps_of(queue)
+        step = next(steps)
+        for _ in range(3):
+            step = steps.send(send_step(queue.store.client, step))
+            assert not isinstance(step, Sleep), "it waits for the clock to come up"
+        mine = finish(queue, steps, step)
+        assert queue.put("a", dedupe=KEY) == mine
+        assert totals(queue) == {"waiting": 1, "due": 1}
+
+    @pytest.mark.parametrize("apart", [-61_000, 61_000])
+    def test_clocks_of_nodes_that_differ_are_named(
+        self, any_server: AnyServer, clock: SetClock, apart: int
+    ) -> None:
+        queue = queue_on(any_server, clock)
+        queue.open()
+        shards: Any = queue.time_shards
+        put_as = shards.put_as
+
+        def on_another_node(*args: Any) -> Steps[int]:
+            shards.clock_shift_ms = apart
+            new: int = yield from put_as(*args)
+            shards.clock_shift_ms = 0
+            return new
+
+        shards.put_as = on_another_node
+        with pytest.raises(Aborted, match=r"clocks .* nothing was put") as said:
+            queue.put("a", dedupe=KEY)
+        assert "others" not in str(said.value)
+        shards.put_as = put_as
+        assert totals(queue) == {}
+        queue.put("a", dedupe=KEY)
         assert totals(queue) == {"waiting": 1, "due": 1}
 
 

@@ -15,6 +15,7 @@ from workstealing.cli.queue.kind import (
     InHand,
     OpenQueue,
     attempts_of,
+    named_namespace,
 )
 from workstealing.cli.queue.shuffle import FIELD, SHARES, TENANT, in_hand
 from workstealing.clock import spell
@@ -45,12 +46,11 @@ class OpenFairQueue(OpenQueue):
 
     def __init__(self, client: Any, name: bytes, options: argparse.Namespace) -> None:
         lease = getattr(options, "lease", None)
-        found = client.hget(FairQueueNames(name).meta, "namespace")
         self._queue: FairQueue = FairQueue(
             client,
             name,
             LEASE if lease is None else lease,
-            namespace=DEFAULT_NAMESPACE if found is None else as_text(found),
+            namespace=named_namespace(client, FairQueueNames(name).meta, DEFAULT_NAMESPACE),
             **attempts_of(options),
         )
         self.name = as_text(name)

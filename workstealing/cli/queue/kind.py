@@ -10,11 +10,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from redis.exceptions import ResponseError
+
 from workstealing.cli.clients import FAULTS
 from workstealing.cli.output import Picture
 from workstealing.errors import ConfigurationError
 from workstealing.recruiting import Job
 from workstealing.store.sending import nothing_was_done
+from workstealing.structures.layout import as_text
 
 MOST_MESSAGES = 2000
 """How many messages a look reads to tell the tenants apart: it may come every second."""
@@ -61,6 +64,18 @@ def attempts_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the queue's setting that `max_attempts` of a verb's options names, if they have it."""
     given = getattr(options, "max_attempts", None)
     return {} if given is None else {"max_attempts": given}
+
+
+def named_namespace(client: Any, meta: bytes, default: str) -> str:
+    """Return the namespace that a queue names, or the default. One round trip.
+
+    Of what is no queue of ours, the queue itself says so when it is used.
+    """
+    try:
+        found = client.hget(meta, "namespace")
+    except ResponseError:
+        found = None
+    return default if found is None else as_text(found)
 
 
 class OpenQueue(ABC):

@@ -24,8 +24,8 @@ from workstealing.cli.output import add_json_option, print_json, printable
 from workstealing.cli.queue.consume import EMPTY, REFUSAL
 from workstealing.cli.queue.course import Course, LiveLine
 from workstealing.cli.queue.fair import DEFAULT_NAMESPACE, OpenFairQueue
-from workstealing.cli.queue.kind import LEASE, MOST_MESSAGES
-from workstealing.cli.queue.shuffle import GROUP, TENANT, OpenShuffleQueue
+from workstealing.cli.queue.kind import LEASE, MOST_MESSAGES, named_namespace
+from workstealing.cli.queue.shuffle import GROUP, SHUFFLE_NAMESPACE, TENANT, OpenShuffleQueue
 from workstealing.clock import spell
 from workstealing.errors import Aborted, ConfigurationError, QueueFull, WorkStealingError
 from workstealing.recruiting import Recruiter
@@ -33,7 +33,6 @@ from workstealing.store.keys import to_bytes
 from workstealing.store.sending import is_certain
 from workstealing.structures import FairQueue, Message, ShuffleQueue
 from workstealing.structures.fair_queue.names import FairQueueNames
-from workstealing.structures.layout import as_text
 from workstealing.structures.queue_messages import NewMessage
 from workstealing.structures.queue_place import MESSAGES_A_SCRIPT
 from workstealing.structures.shuffle_queue import DeadMessage
@@ -42,8 +41,7 @@ from workstealing.structures.shuffle_queue.names import QueueNames
 FAILED, LEFT = 1, 3
 REMEMBERED_SECONDS = 86400.0
 MOST_REFUSED = 100
-"""How many messages that the FairQueue refuses are kept in hand; with more the move ends."""
-SHUFFLE_NAMESPACE = "shuffle_queues"
+"""How many messages that the FairQueue refuses are passed over; with more the move ends."""
 FAULT = "fault"
 """A further end of a course."""
 _COUNTS = ("waiting", "returned", "delayed", "pending", "dead")
@@ -197,8 +195,7 @@ def _opened(client: Any, options: argparse.Namespace) -> tuple[ShuffleQueue, str
             " and --url"
         )
     # The mover sets nothing aside: what it gives back was not tried by anybody.
-    found = client.hget(QueueNames(name).meta, "namespace")
-    namespace = SHUFFLE_NAMESPACE if found is None else as_text(found)
+    namespace = named_namespace(client, QueueNames(name).meta, SHUFFLE_NAMESPACE)
     queue: ShuffleQueue = ShuffleQueue(client, name, max_attempts=_NEVER, namespace=namespace)
     groups = queue.groups()
     named: str | None = options.group
@@ -223,8 +220,7 @@ def _target(client: Any, options: argparse.Namespace) -> FairQueue:
             f"there is no FairQueue {printable(options.to)!r} in this Redis: start its readers"
             " first, check the name, or give --begin"
         )
-    found = client.hget(FairQueueNames(name).meta, "namespace")
-    namespace = DEFAULT_NAMESPACE if found is None else as_text(found)
+    namespace = named_namespace(client, FairQueueNames(name).meta, DEFAULT_NAMESPACE)
     return FairQueue(client, name, namespace=namespace)
 
 
@@ -300,7 +296,8 @@ class Moving:
         """The exit status."""
         if self.trouble or self.refused or self._left is None:
             return FAILED
-        return LEFT if any(self._left[name] for name in _COUNTS if name != "dead") else 0
+        asked = _COUNTS if self._options.dead else [name for name in _COUNTS if name != "dead"]
+        return LEFT if any(self._left[name] for name in asked) else 0
 
     def run(self) -> None:
         """Carry slices over until the course ends; give back what was refused; count the rest."""
@@ -362,8 +359,7 @@ class Moving:
         self.moved += len(written)
         self.lapsed += len(written) - acked
         self._held += [each for each in messages if each.id in self.refused]
-        if len(self._held) > MOST_REFUSED:
-            self._course.end(REFUSAL)
+        self._end_if_refused()
         return True
 
     def _move_dead(self) -> bool:
@@ -378,7 +374,12 @@ class Moving:
             gone = self._shuffle.discard(self._group, *[each.id for each in written])
             self.moved += len(written)
             self.lapsed += len(written) - gone
+        self._end_if_refused()
         return True
+
+    def _end_if_refused(self) -> None:
+        if len(self.refused) > MOST_REFUSED:
+            self._course.end(REFUSAL)
 
     def _write(self, messages: Sequence[Any]) -> list[Any]:
         """Write messages into the FairQueue, each once; return those that are there, or were.

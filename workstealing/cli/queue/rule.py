@@ -89,7 +89,9 @@ def _do(queue: FairQueue, options: argparse.Namespace) -> int:
     account = options.account
     if account is None:
         if given or options.remove:
-            raise ConfigurationError("a setting needs an account or a pattern: give one after NAME")
+            raise ConfigurationError(
+                "a setting needs an account or a pattern: give one after NAME, '*' for all accounts"
+            )
         _show(queue, options, queue.rules())
     elif options.remove:
         if given:

@@ -17,6 +17,7 @@ from workstealing.cli.queue.kind import (
     InHand,
     OpenQueue,
     attempts_of,
+    named_namespace,
 )
 from workstealing.clock import spell
 from workstealing.errors import ConfigurationError
@@ -30,6 +31,8 @@ ROWS = 32
 TENANTS = 10
 SHARES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
 _COUNTS = ("waiting", "pending", "returned", "delayed")
+
+SHUFFLE_NAMESPACE = "shuffle_queues"
 
 FIELD = "message"
 """The field that has the body of a message which a tool has put."""
@@ -52,7 +55,10 @@ class OpenShuffleQueue(OpenQueue):
     own_options = frozenset({"group", "tenant"})
 
     def __init__(self, client: Any, name: bytes, options: argparse.Namespace) -> None:
-        self._queue: ShuffleQueue = ShuffleQueue(client, name, **attempts_of(options))
+        namespace = named_namespace(client, QueueNames(name).meta, SHUFFLE_NAMESPACE)
+        self._queue: ShuffleQueue = ShuffleQueue(
+            client, name, namespace=namespace, **attempts_of(options)
+        )
         self.name = as_text(name)
         self._options = options
         self._enlists = getattr(options, "enlist", None) is not None
@@ -73,7 +79,7 @@ class OpenShuffleQueue(OpenQueue):
 
     @classmethod
     def on_redis(cls, client: Any, name: bytes, options: argparse.Namespace) -> OpenShuffleQueue:
-        """Open a queue of a Redis. No round trip."""
+        """Open a queue of a Redis, in the namespace that it names. One round trip."""
         return cls(client, name, options)
 
     def look(self) -> dict[str, Any]:

@@ -321,7 +321,7 @@ def wait_reason(account: str, state: AccountState | None, ready: int) -> str:
             return f"{said} has {state.delayed:,} delayed messages, whose time has not come"
         return f"{said} has nothing that waits; {state.in_flight:,} messages are in hand"
     if state.paused:
-        return f"{said} is paused by the rule {state.paused_by!r}: resume() lets it go on"
+        return f"{said} is paused by the rule {state.paused_by!r}: resume that rule"
     cap = state.max_in_flight
     if cap is not None and state.in_flight >= cap:
         return (

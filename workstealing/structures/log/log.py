@@ -435,6 +435,7 @@ class _EitherLogPipeline(_QueuedLog):
     def append(self, /, *entries: Any, keep: int | None = None, **others: Never) -> Self:
         """Append entries behind those of the pipeline's former appends; see `Log.append`."""
         check_append(entries, others)
+        self._require_kept("append")
         steps = self._owner.append_steps(entries, keep, together=self._appends)
         return self._run(steps)
 

@@ -58,7 +58,7 @@ class Exchanging(ReadingMessages, Settling):
         acks = self._acks(done)
         asking = self._looking_on(group, consumer, n, block, prefer_stream)
         steps = self._exchanging(acks, asking.steps)
-        return Asking(steps, asking.giving_back, asking.asked)
+        return Asking(steps, asking.giving_back, asking.asked, asking.preparing)
 
     def _exchanging(
         self, acks: Sequence[Operation], reading: Steps[list[Message]]

@@ -56,8 +56,9 @@ class TimeShardPutting:
         The store's clock judges the due time, never this process's. Returns: the message's id; that
         of the earlier message if the dedupe key is in use. Raises: ConfigurationError; LayoutError;
         with Redis, OutOfMemoryError if the server is full; Aborted if too many producers put
-        messages with one dedupe key at once. One round trip; three for the first message of a time
-        shard. With dedupe two, four if an earlier message with the key has ended.
+        messages with one dedupe key at once, or nodes' clocks are over a minute apart. One round
+        trip; three for the first message of a time shard. With dedupe two, four if an earlier
+        message with the key has ended.
 
         A put with dedupe whose reply was lost may be made again: it is answered by the message that
         was put, or puts it, after 0.2 seconds.

@@ -5,8 +5,9 @@ both. The producer chooses the message's id, claims the key by writing the id in
 then puts the message. Who finds another id in the note asks its time shard. If that message is
 there, it is the answer. If it has ended, or was never put, the asker bars its put by the same
 script that has seen this, and only then takes the note over. A put is refused if it is barred, or
-if more than a minute has passed since its claim. So at most one message of a key is there while
-the key holds.
+if it comes more than a minute after its claim, or before it. So at most one message of a key is
+there while the key holds. A put that redis-py sends again is no other one: if its message is there,
+or has ended and is not cleared away yet, it was done.
 
 What a kill leaves:
 
@@ -19,8 +20,8 @@ So no note blocks anybody. Every end of a message frees its key, because the nex
 shard: an acknowledgement, a cancellation, its being set aside. Nothing is to be swept: the server
 removes a note a minute after its key holds no more, and a bar after two. The minute is for a put
 that is still under way then. On a cluster that needs clocks of nodes that are less than a minute
-apart. A policy of eviction that removes keys with a time to live may remove a note, and a deletion
-of the queue leaves them: they name messages that are not there.
+apart; else puts are refused. A policy of eviction that removes keys with a time to live may remove
+a note, and a deletion of the queue leaves them: they name messages that are not there.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ from workstealing.structures.time_shard_queue.store import Entry, new_id, time_s
 
 YOUNG_MS = 200
 """For so long after a claim nobody bars its put, which may be under way."""
-LATE_MS = 60_000
-"""So long after its claim a put is refused; `UNDER_WAY_MS` of the scripts."""
+UNTIMELY = -3
+"""The answer of a put that is refused because it comes more than a minute from its claim."""
+_MOST_UNTIMELY = 3
 _RIVALS = 30
 _PAUSE_SECONDS = 0.01
 _ABSENT, _ENDED, _THERE = range(3)
@@ -59,7 +61,7 @@ class RedisDedupe:
     rotation: Rotation
     clock_shift_ms: int
     names: Callable[[int], Any]
-    put_as: Callable[..., Steps[bool]]
+    put_as: Callable[..., Steps[int]]
     _operation: Callable[..., Operation]
 
     def put_once(
@@ -68,17 +70,28 @@ class RedisDedupe:
         """Keep a message unless another one with its dedupe key is there; see the store's module.
 
         Two round trips; two if another one is there; four if that has ended. Raises: Aborted if
-        too many others put messages with the same key at the same time.
+        too many others put messages with the same key at the same time, or the clocks of nodes
+        differ by more than a minute.
         """
-        mine, known, other, rivals = new_id(time_shard, now_s), "", "", 0
+        mine, known, other, rivals, untimely = new_id(time_shard, now_s), "", "", 0, 0
         while rivals < _RIVALS:
             claimed: tuple[str, int, int, bool]
             claimed = yield self._claiming(key, mine, known, window_ms)
             said, now_ms, age_ms, is_over = claimed
             if said == mine:
-                if (yield from self.put_as(time_shard, [mine], [entry], now_ms + LATE_MS)):
+                new = yield from self.put_as(time_shard, [mine], [entry], now_ms)
+                if new >= 0:
                     return mine
-                # Another producer took this one to be dead.
+                # A producer that was stopped for so long comes in time the next time.
+                untimely += new == UNTIMELY
+                if untimely == _MOST_UNTIMELY:
+                    raise Aborted(
+                        "the clocks of the nodes that keep a dedupe key and its message seem to be"
+                        f" more than a minute apart: of the key {key!r} of the queue"
+                        f" {self.name.decode(errors='backslashreplace')!r} nothing was put; set the"
+                        " clocks, and put it once more"
+                    )
+                # Else another producer took this one to be dead.
                 mine, known, rivals = new_id(time_shard, now_s), mine, rivals + 1
                 continue
             if said != other:

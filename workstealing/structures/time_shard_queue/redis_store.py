@@ -223,14 +223,15 @@ class RedisTimeShards(RedisWaiting, RedisDedupe):
         time_shard: int,
         ids: Sequence[str],
         entries: Sequence[Entry],
-        last_ms: int | None = None,
-    ) -> Steps[bool]:
+        claimed_ms: int | None = None,
+    ) -> Steps[int]:
         """Keep messages under ids; as `put`.
 
         Arguments:
-            last_ms: of one with a dedupe key: from when on it is refused, by the server's clock.
+            claimed_ms: of one with a dedupe key: when it was claimed, by its note's server.
 
-        Returns: whether they were put: not if the message is barred, or comes too late.
+        Returns: how many are new; less than 0 if the message is barred, or comes more than a minute
+        from its claim.
         """
         names = self.names(time_shard)
         parts = [
@@ -239,19 +240,19 @@ class RedisTimeShards(RedisWaiting, RedisDedupe):
             for part in (id_, message, due.ms, int(due.from_now))
         ]
         keys: tuple[bytes, ...] = (names.waiting, names.messages, names.notifications)
-        if last_ms is not None:
+        if claimed_ms is not None:
             keys = (*keys, names.bar(ids[0].encode()))
-        last = "" if last_ms is None else last_ms
+        claimed = "" if claimed_ms is None else claimed_ms
         new = _NO_MARK
         for seen in (0, 1):
-            new = yield self._operation("put", keys, time_shard, (seen, last, *parts), int)
+            new = yield self._operation("put", keys, time_shard, (seen, claimed, *parts), int)
             if new != _NO_MARK:
                 break
             # The queue's first message ever, or since the server was flushed or the queue was
             # deleted.
             found = yield self._layout(new=True)
             self._require(found)
-        return new >= 0
+        return new
 
     def take(
         self,

@@ -41,7 +41,7 @@ APART_SECONDS = 1.0
 """The same on a cluster, where it listens to one of several time shards."""
 
 
-class Look(NamedTuple):
+class TimeShardLook(NamedTuple):
     """What a look at a time shard has seen.
 
     Fields: notification: the last id; wait_ms: for how long no take finds anything, 0 if one may
@@ -92,14 +92,14 @@ class RedisWaiting:
         yield Wait(names[0].slot, waiting, seconds)
         return _ready((yield from self._looking(time_shards)))
 
-    def _looking(self, time_shards: Sequence[int]) -> Steps[dict[int, Look]]:
+    def _looking(self, time_shards: Sequence[int]) -> Steps[dict[int, TimeShardLook]]:
         operations = []
         for time_shard in time_shards:
             names = self.names(time_shard)
             keys = (names.waiting, names.leased, names.released, names.notifications)
-            operations.append(self._operation("look", keys, time_shard, (), Look._make))
+            operations.append(self._operation("look", keys, time_shard, (), TimeShardLook._make))
         return dict(zip(time_shards, (yield operations), strict=True))
 
 
-def _ready(looks: dict[int, Look]) -> list[int]:
+def _ready(looks: dict[int, TimeShardLook]) -> list[int]:
     return [time_shard for time_shard, look in looks.items() if look.wait_ms == 0]
