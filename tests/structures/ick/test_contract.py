@@ -268,6 +268,7 @@ class TestEveryForm:
             "total_min": 5.0,
             "total_max": 7.5,
             "dead_size": 0,
+            "waiting_size": 0,
             "mixed_units": False,
         }
 
@@ -701,7 +702,10 @@ def test_editors_are_shown_an_operation_in_every_form() -> None:
     """One signature and one docstring; nothing of the descriptor that makes a method of it."""
     for kind in (Ick, AsyncIck, ick_module.IckPipeline, ick_module.AsyncIckPipeline):
         # What is behind the members is nothing but a mistake.
-        shown = "(self, members: 'Members | Member', *others: 'Never') -> 'Added'"
+        shown = (
+            "(self, members: 'Members | Member', *others: 'Never', quiet: 'Duration | None' = None,"
+            " at_most: 'Duration | None' = None) -> 'Added'"
+        )
         assert str(inspect.signature(kind.add)) == shown
         assert kind.exchange.__doc__ is not None
         assert kind.exchange.__doc__.startswith("Acknowledge members and then reserve")

@@ -128,10 +128,10 @@ def _move(core: Core, layout: ShardedLayout, holder: tuple[int, str], limit: int
     shard, token = holder
     names = core.names(shard)
     script = core.script("sharded_ick/begin")
-    keys = (*names.sets, names.held, names.attempts, names.lease, names.mark)
+    marked = (*names.reserved, names.lease, names.mark)
     beside = (names.dead, names.moving, names.moving_dead, names.begun, names.moving_attempts)
     resting = (names.moving_waiting, names.moving_terms)
-    keys = (*keys, *beside, *names.resting, *resting)
+    keys = (*marked, *beside, *names.resting, *resting)
     args = (layout.mark, token, layout.generation)
     left = -1
     while left == -1:
