@@ -111,7 +111,8 @@ def test_a_pause_is_confirmed_once(app: flask.Flask, client: Any) -> None:
     # The page's own form is behind one question, and answers it.
     page = app.test_client().get("/ws/", headers=ADMIN).text
     forms = re.findall(r"<form(.*?)</form>", page, re.S)
-    pausing = [form for form in forms if 'value="pause"' in form]
+    jobs = [form for form in forms if 'action="/ws/jobs"' in form]
+    pausing = [form for form in jobs if 'value="pause"' in form]
     assert len(pausing) == 3  # two jobs, and the template for more
     for form in pausing:
         assert 'name="sure" value="yes"' in form

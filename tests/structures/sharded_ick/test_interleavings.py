@@ -154,7 +154,7 @@ def test_a_producer_that_stalls(redis7: RedisServer, resizes: int) -> None:
         sharded_on(redis7, 2).add(MEMBERS)
         producer = sharded_on(redis7)
         pairs: list[tuple[bytes, Any]] = [(m.encode(), score) for m, score in more.items()]
-        return _adding(producer.core, pairs)
+        return _adding(producer.core, pairs, None)
 
     def meanwhile() -> None:
         for number in (5, 3)[:resizes]:
