@@ -56,9 +56,15 @@ RUNS = {
         "structures/tracked_set/test_contract.py",
         "jobs/track_jobs/test_track_jobs.py",
     ),
-    "Ick": ("structures/ick/test_contract.py", "jobs/ick_reaper"),
+    "Ick": (
+        *("structures/ick/test_contract.py", "structures/ick/test_debounce.py"),
+        "jobs/ick_reaper",
+    ),
     "sharded_Ick": (
-        *(f"structures/sharded_ick/test_{each}.py" for each in ("contract", "resize", "lease_all")),
+        *(
+            f"structures/sharded_ick/test_{each}.py"
+            for each in ("contract", "debounce", "resize", "lease_all")
+        ),
         "jobs/ick_reaper",
     ),
     "shuffle_queue": (
