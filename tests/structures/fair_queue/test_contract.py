@@ -869,3 +869,10 @@ def test_an_accounts_own_rule_adds_to_its_pattern(queue: FairQueue) -> None:
     queue.resume("bulk-1")
     assert queue.rules().keys() == {"*", "bulk-*"}
     assert queue.read("c") is not None
+
+
+def test_a_pipeline_is_one_transaction(queue: FairQueue) -> None:
+    with queue.pipeline() as pipeline:
+        pipeline.write("t", {"n": 1}).write("t", {"n": 2})
+        assert len(pipeline.execute()) == 2
+    assert queue.length() == 2

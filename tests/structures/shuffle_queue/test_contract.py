@@ -550,3 +550,10 @@ def test_fields_of_all_kinds_that_redis_py_takes(queue: ShuffleQueue) -> None:
 def test_nothing_is_nothing(queue: ShuffleQueue) -> None:
     assert (queue.ack(), queue.nack(), queue.extend(), queue.length()) == (0, 0, 0, 0)
     assert (queue.groups(), queue.cancel("t")) == ([], False)
+
+
+def test_a_pipeline_is_one_transaction(queue: ShuffleQueue) -> None:
+    with queue.pipeline() as pipeline:
+        pipeline.write("t", {"n": 1}).write("t", {"n": 2})
+        assert len(pipeline.execute()) == 2
+    assert queue.length() == 2

@@ -283,3 +283,10 @@ class TestTheDead:
             assert taken.attempts == 1
             assert queue.release(taken)
         assert queue.dead() == []
+
+
+def test_a_take_waits(queue: TimeShardQueue, clock: SetClock) -> None:
+    assert queue.put("hello")
+    assert queue.take("one", block=0.01) is None
+    clock.go(TURN)
+    assert queue.take("one", block=60) is not None

@@ -22,7 +22,7 @@ from workstealing.store.pipeline import (
     queued_operations,
 )
 from workstealing.store.scripts import load
-from workstealing.structures.access import DUE, OPENING_SCRIPTS, QUEUED, Access
+from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.fair_queue.base import FairQueueBase, FairQueueNamespace
 from workstealing.structures.fair_queue.message import DeadFairMessage
 from workstealing.structures.fair_queue.names import FAIR_VERSION, FairQueueNames
@@ -118,7 +118,7 @@ class _FairOperations(_FairQueueOperations, Structure):
             "{*}:ws:NAMESPACE:*",
         ),
         scripts=("fair_queue", *OPENING_SCRIPTS),
-        commands=QUEUED | DUE | {"EXISTS", "HGET", "HLEN", "HMGET", "XREAD"},
+        commands=ALWAYS | DUE | {"MULTI", "EXEC", "EXISTS", "HGET", "HLEN", "HMGET", "XREAD"},
     )
 
     def size_steps(self) -> Steps[int | None]:

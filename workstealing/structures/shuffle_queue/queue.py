@@ -31,7 +31,7 @@ from workstealing.store.pipeline import (
     queued_operations,
 )
 from workstealing.store.scripts import load
-from workstealing.structures.access import DUE, OPENING_SCRIPTS, QUEUED, Access
+from workstealing.structures.access import ALWAYS, DUE, OPENING_SCRIPTS, Access
 from workstealing.structures.queue_place import KEYS_A_SCRIPT, Deleted, IdleQueues
 from workstealing.structures.shuffle_queue.base import QueueBase, QueueNamespace
 from workstealing.structures.shuffle_queue.exchanging import Exchanging
@@ -181,8 +181,9 @@ class _Operations(_QueueOperations, Structure):
             "{*}:ws:NAMESPACE:*",
         ),
         scripts=("shuffle_queue", *OPENING_SCRIPTS),
-        commands=QUEUED
+        commands=ALWAYS
         | DUE
+        | {"MULTI", "EXEC"}
         | {"HEXISTS", "HGETALL", "HLEN", "HMGET", "HRANDFIELD", "XREAD", "XPENDING"}
         | {"ZRANGEBYSCORE"},
     )
