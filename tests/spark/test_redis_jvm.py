@@ -13,6 +13,8 @@ from support.servers import RedisCluster3, RedisServer
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import StreamingQueryException
+
 from workstealing.spark.sources.redis import RedisSource
 
 if TYPE_CHECKING:
@@ -174,6 +176,25 @@ class TestTables:
 
 
 class TestStreams:
+    def test_a_refused_stream_ends_with_our_sentence(
+        self, session: SparkSession, redis7: RedisServer, tmp_path: Path
+    ) -> None:
+        reading = session.readStream.format(FORMAT).options(
+            url=redis7.url, type="hash", keys="clicks"
+        )
+        query = (
+            reading.schema("key string, n bigint")
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        with pytest.raises(StreamingQueryException) as caught:
+            query.awaitTermination(300)
+        text = str(caught.value)
+        assert "readStream reads Redis' streams, but type=hash is given" in text
+        assert "UnboundLocalError" not in text
+
     def test_a_stream_is_read_in_batches_and_written_where_it_left_off(
         self, session: SparkSession, cluster: RedisCluster3, tmp_path: Path
     ) -> None:

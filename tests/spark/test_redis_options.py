@@ -30,7 +30,6 @@ from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
 from workstealing.spark.sources.options import Positions
 from workstealing.spark.sources.pushing import sorted_out
-from workstealing.spark.sources.redis import checked_for_writing
 from workstealing.spark.sources.redis_columns import default_schema, shape_of, typed
 from workstealing.spark.sources.redis_keys import (
     ListedKeys,
@@ -41,6 +40,7 @@ from workstealing.spark.sources.redis_keys import (
     tasks,
 )
 from workstealing.spark.sources.redis_options import KINDS, RedisOptions
+from workstealing.spark.sources.redis_writing import checked_for_writing
 
 TEXT = StringType()
 AT = datetime(2026, 11, 24, 22, 0, 1, tzinfo=UTC)
