@@ -162,6 +162,29 @@ class TestTables:
         assert 0 < left <= 60
         assert read("hash") == []
 
+    def test_nested_columns_are_json_and_come_back(
+        self, session: SparkSession, redis7: RedisServer
+    ) -> None:
+        table = session.sql(
+            """
+            SELECT 'a' AS key, array(1, null) AS numbers, map('x', 0.5D) AS shares,
+                   named_struct('day', DATE'2026-11-24', 'names', array('b')) AS more,
+                   TIMESTAMP_NTZ'2026-11-24 22:00:00' AS local
+            UNION ALL SELECT 'b', null, null, null, null
+            """
+        )
+        given = {"url": redis7.url, "type": "hash"}
+        table.write.format(FORMAT).options(**given).mode("append").save()
+        assert redis7.client().hgetall("a") == {
+            b"numbers": b"[1,null]",
+            b"shares": b'{"x":0.5}',
+            b"more": b'{"day":"2026-11-24","names":["b"]}',
+            b"local": b"2026-11-24T22:00:00",
+        }
+        redis7.client().hset("b", "other", "1")
+        found = session.read.format(FORMAT).options(**given).schema(table.schema).load("*")
+        assert sorted(found.collect()) == sorted(table.collect())
+
     def test_the_save_mode_overwrite_is_refused_and_no_secret_is_shown(
         self, session: SparkSession, redis7: RedisServer
     ) -> None:
