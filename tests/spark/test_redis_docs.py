@@ -18,9 +18,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_blocks(spark: SparkSession, redis7: RedisServer, tmp_path: Path) -> None:
+def test_the_blocks(
+    spark: SparkSession,
+    redis7: RedisServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     text = 'format("workstealing.redis")'
-    here = {text: f'{text}.option("url", "{redis7.url}")'}
+    here = {
+        text: f'{text}.option("url", "{redis7.url}")',
+        "schema_of(spark, ": f"schema_of(spark, url={redis7.url!r}, ",
+    }
     client = redis7.client()
     with running("docs/spark_redis.md", replace=here) as page:
         page.run(spark=spark, checkpoint=str(tmp_path))
@@ -28,6 +36,8 @@ def test_the_blocks(spark: SparkSession, redis7: RedisServer, tmp_path: Path) ->
         assert 0 < client.ttl("item:17") <= 3600
         names = page.run()
         assert names["items"].where("price > 100").count() == 599
+        page.run()
+        assert '.schema("key string, name string, price double")' in capsys.readouterr().out
         page.run()
     assert names["query"].awaitTermination(300), "the query goes on"
     sizes = [each["numInputRows"] for each in names["query"].recentProgress]
