@@ -1,7 +1,8 @@
 """Plain Redis by ``format("workstealing.redis")`` beside what a Spark user writes by hand.
 
 By hand: foreachPartition with redis-py's pipelines of 1,000 commands, and the same without a
-pipeline, to write; SCAN at the driver and HGETALL in pipelines by mapPartitions, to read. All are
+pipeline, to write (hashes of one field and of eight too, with and without a PEXPIRE for each, and
+sets of ten members); SCAN at the driver and HGETALL in pipelines by mapPartitions, to read. All are
 warm, work on the same rows of one server, and take turns in one session of two cores.
 """
 
@@ -11,6 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -25,6 +27,8 @@ ROWS, ROUNDS = 100_000, 3
 # Without a pipeline a row takes so long that a part of them says enough: figures are for each row.
 PART_WITHOUT_PIPELINE = 10
 COMMANDS_A_PIPELINE = 1000
+# The values of columns, in turn.
+_OF_WIDE = ("name", "stock", "price", "string(stock)")
 SCHEMA = "key string, name string, price double, stock bigint"
 FORMAT = "workstealing.redis"
 
@@ -60,9 +64,12 @@ def _figures(spark: SparkSession, server: RedisServer, rows: int, only: str) -> 
     client = server.client()
     url, port = server.url, server.port
 
-    def ours_writes(frame: DataFrame) -> Callable[[], None]:
+    def ours_writes(frame: DataFrame, **options: Any) -> Callable[[], None]:
         write = frame.write.format(FORMAT).mode("append").option("url", url)
-        return lambda: write.options(type="hash").save()
+        return lambda: write.options(**{"type": "hash", **options}).save()
+
+    def by_hand(frame: DataFrame, expires: bool) -> Callable[[], None]:
+        return lambda: frame.foreachPartition(lambda part: _write_hashes(port, part, expires))
 
     def by_pipeline() -> None:
         table.foreachPartition(lambda part: _write_by_pipeline(port, part))
@@ -86,15 +93,17 @@ def _figures(spark: SparkSession, server: RedisServer, rows: int, only: str) -> 
         one = spark.sparkContext.parallelize([0], 1)
         _all_of(spark.createDataFrame(one.mapPartitions(lambda _: _scan(port)), SCHEMA), rows)
 
-    def timed(work: Callable[[], None], count: int, *, wipes: bool = False) -> Callable[[], float]:
+    def timed(
+        work: Callable[[], None], count: int, *, wipes: bool = False, keys: int | None = None
+    ) -> Callable[[], float]:
         def once() -> float:
             if wipes:
                 client.flushall()
             started = time.perf_counter()
             work()
             seconds = time.perf_counter() - started
-            if wipes and client.dbsize() != count:
-                raise RuntimeError(f"{client.dbsize()} hashes were written")
+            if wipes and client.dbsize() != (keys or count):
+                raise RuntimeError(f"{client.dbsize()} keys were written")
             return seconds / count
 
         return once
@@ -128,6 +137,34 @@ def _figures(spark: SparkSession, server: RedisServer, rows: int, only: str) -> 
         timed(by_pipeline, rows, wipes=True),
         "foreachPartition, pipelines of 1,000",
     )
+    for width, expires in product((1, 8), (False, True)):
+        name = f"write_{'narrow' if width == 1 else 'wide'}{'_ttl' if expires else ''}"
+        if only in name:
+            wide = _kept(
+                table.selectExpr("key", *(f"{_OF_WIDE[n % 4]} AS f{n}" for n in range(width)))
+            )
+            given = {"ttlSeconds": 1000} if expires else {}
+            figure(
+                name,
+                timed(ours_writes(wide, **given), rows, wipes=True),
+                timed(by_hand(wide, expires), rows, wipes=True),
+                f"the same commands, {width} fields, by pipelines of 1,000",
+            )
+            wide.unpersist()
+    if only in "write_sets":
+        members = _kept(table.selectExpr("concat('set:', stock) AS key", "name AS member"))
+        figure(
+            "write_sets",
+            timed(ours_writes(members, type="set"), rows, wipes=True, keys=min(rows, 1000)),
+            timed(
+                lambda: members.foreachPartition(lambda part: _write_sets(port, part)),
+                rows,
+                wipes=True,
+                keys=min(rows, 1000),
+            ),
+            "SADD for each row, by pipelines of 1,000",
+            2.0,
+        )
     client.flushall()
     ours_writes(table)()
     for name, ours, theirs, by in (
@@ -141,6 +178,35 @@ def _figures(spark: SparkSession, server: RedisServer, rows: int, only: str) -> 
     ):
         figure(name, timed(ours, rows), timed(theirs, rows), by)
     return figures
+
+
+def _kept(frame: DataFrame) -> DataFrame:
+    """Hold rows in memory, so that no side pays for making them."""
+    frame = frame.cache()
+    frame.count()
+    return frame
+
+
+def _write_hashes(port: int, rows: Iterable[Any], expires: bool) -> None:
+    pipe = redis.Redis(port=port).pipeline(transaction=False)
+    names: list[str] = []
+    for row in rows:
+        names = names or [name for name in row.__fields__ if name != "key"]
+        pipe.hset(row.key, mapping={name: row[name] for name in names})
+        if expires:
+            pipe.pexpire(row.key, 1_000_000)
+        if len(pipe) >= COMMANDS_A_PIPELINE:
+            pipe.execute()
+    pipe.execute()
+
+
+def _write_sets(port: int, rows: Iterable[Any]) -> None:
+    pipe = redis.Redis(port=port).pipeline(transaction=False)
+    for row in rows:
+        pipe.sadd(row.key, row.member)
+        if len(pipe) >= COMMANDS_A_PIPELINE:
+            pipe.execute()
+    pipe.execute()
 
 
 def _all_of(frame: DataFrame, rows: int) -> None:

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -30,6 +30,7 @@ from workstealing.spark.sources import (
     pipelines,
     pushing,
     redis_keys,
+    redis_packing,
     redis_reading,
     redis_writing,
 )
@@ -566,6 +567,93 @@ class TestWriting:
         server.client().sadd("s", "m")
         with pytest.raises(ResponseError, match=r"the list b's' was not written: WRONGTYPE"):
             write(server, "list", schema(key=TEXT, value=TEXT), {"key": ["s"], "value": ["v"]})
+
+
+class TestPackedRows:
+    """Rows that are packed all at once are written as rows that are packed one by one."""
+
+    COLUMNS = schema(key=LongType(), a=TEXT, b=NUMBER, c=BooleanType(), d=LongType(), ttl=NUMBER)
+    BATCH: ClassVar[dict[str, Any]] = {
+        "key": list(range(700)),
+        "a": [None if n % 3 == 0 else "ä\r\n$1" * (n % 5) for n in range(700)],
+        "b": [None if n % 5 == 0 else n / 4 for n in range(700)],
+        "c": pa.array([n % 2 == 0 for n in range(700)], pa.bool_()),
+        "d": pa.array([-n for n in range(700)], pa.int64()),
+        "ttl": [None if n % 4 else 1000.0 for n in range(700)],
+    }
+
+    @pytest.mark.parametrize("mode", ["append", "overwrite"])
+    def test_hashes(self, server: Server, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+        client = server.client()
+
+        def written() -> list[Any]:
+            keys = [f"item:{n}" for n in range(700)]
+            for key in keys:
+                client.delete(key)
+            for n in range(0, 700, 50):
+                client.hset(f"item:{n}", "old", "1")
+                client.expire(f"item:{n}", 5000)
+            found = write(
+                server, "hash", self.COLUMNS, self.BATCH, keyPrefix="item:", writeMode=mode
+            )
+            lefts = [(client.pttl(key) + 4999) // 5000 for key in keys]
+            return [found.rows, *map(client.hgetall, keys), lefts]
+
+        packed = written()
+        monkeypatch.setattr(redis_packing, "packed_rows", lambda *_: None)
+        assert packed == written()
+        assert packed[8] == {
+            b"a": "ä\r\n$1ä\r\n$1".encode(),
+            b"b": b"1.75",
+            b"c": b"false",
+            b"d": b"-7",
+        }
+
+    @pytest.mark.parametrize("ttl", [{}, {"ttlSeconds": 1000}])
+    def test_strings(self, server: Server, ttl: dict[str, Any]) -> None:
+        batch = {"key": [str(n) for n in range(600)], "value": ["x" * n for n in range(600)]}
+        assert write(server, "string", schema(key=TEXT, value=TEXT), batch, **ttl).commands == 600
+        client = server.client()
+        assert [len(client.get(str(n))) for n in range(600)] == list(range(600))
+        assert (client.ttl("7") > 0) is bool(ttl)
+
+    def test_a_row_without_a_field_and_a_large_one(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        columns = schema(key=TEXT, a=TEXT, b=TEXT)
+        batch = {"key": ["k", "l"], "a": ["1", None], "b": pa.array([None, None], pa.string())}
+        assert write(redis7, "hash", columns, batch) == WrittenKeys(2, 1)
+        assert redis7.client().keys() == [b"k"]
+        for module in (redis_packing, redis_writing, pipelines):
+            monkeypatch.setattr(module, "BYTES_A_CALL", 1000)
+        batch = {"key": ["k", "l"], "a": ["1" * 900, "1"], "b": ["2" * 900, "2"]}
+        assert write(redis7, "hash", columns, batch) == WrittenKeys(2, 3)
+        assert redis7.client().hgetall("k") == {b"a": b"1" * 900, b"b": b"2" * 900}
+
+    def test_many_keys_with_a_time_to_live_are_one_transaction_of_a_server(
+        self, redis7: RedisServer
+    ) -> None:
+        batch = {"key": [str(n) for n in range(300)], "a": ["1"] * 300}
+        forget_calls(redis7)
+        found = write(redis7, "hash", schema(key=TEXT, a=TEXT), batch, ttlSeconds=1000)
+        assert found == WrittenKeys(300, 600)
+        assert (calls_of(redis7, "exec"), calls_of(redis7, "hset")) == (3, 300)
+
+    def test_a_refused_row_is_named(self, server: Server) -> None:
+        server.client().rpush("17", "of another type")
+        batch = {"key": [str(n) for n in range(30)], "a": ["1"] * 30}
+        for options in ({}, {"ttlSeconds": 1000}):
+            with pytest.raises(ResponseError, match=r"the hash b'17' was not written: WRONGTYPE"):
+                write(server, "hash", schema(key=TEXT, a=TEXT), batch, **options)
+
+    def test_a_transaction_that_is_not_done_leaves_nothing(self, start_redis: Any) -> None:
+        server = start_redis(7)
+        # As if the task died before the last command of a call.
+        server.client().execute_command("ACL", "SETUSER", "default", "-exec")
+        batch = {"key": [str(n) for n in range(30)], "a": ["1"] * 30}
+        with pytest.raises(ResponseError, match="b'0' was not written"):
+            write(server, "hash", schema(key=TEXT, a=TEXT), batch, ttlSeconds=1000)
+        assert server.size() == 0
 
 
 class TestMovingSlots:

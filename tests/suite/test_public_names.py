@@ -15,7 +15,7 @@ from workstealing.structures import VolatileHashes
 
 pytest.importorskip("pyspark")
 ROOT = Path(__file__).resolve().parents[2]
-MOST_NAMES = 131
+MOST_NAMES = 132
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,36 @@ _ADVICE = tuple(
 )
 
 
+class Packed:
+    """Commands in the form that the server reads, which stand for so many of a `Command`.
+
+    Fields: text; count: how many commands, and so replies.
+    """
+
+    __slots__ = ("count", "text")
+
+    def __init__(self, text: bytes, count: int) -> None:
+        self.text = text
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    @classmethod
+    def joined(cls, parts: Sequence[Packed]) -> Packed:
+        """Return the commands of several, one after the other."""
+        return cls(b"".join([part.text for part in parts]), sum([part.count for part in parts]))
+
+    def in_transaction(self) -> Packed:
+        """Return the commands between MULTI and EXEC."""
+        return Packed(
+            b"*1\r\n$5\r\nMULTI\r\n" + self.text + b"*1\r\n$4\r\nEXEC\r\n", self.count + 2
+        )
+
+
+Commands = Sequence[Command] | Packed
+
+
 class Sent:
     """The commands and round trips that this process's one-attempt connections have sent.
 
@@ -183,11 +213,11 @@ class OneAttempt(AbstractConnection):
         finally:
             self.trip = known
 
-    def call(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
+    def call(self, commands: Commands, budget: Budget) -> list[Any]:
         """Send the commands in one write and read as many replies, once.
 
         Arguments:
-            commands: tuples of a name and its arguments.
+            commands: tuples of a name and its arguments, or packed ones.
             budget: the time that is left.
 
         Returns: the replies in order, with each error reply as an exception object in its place.
@@ -205,7 +235,7 @@ class OneAttempt(AbstractConnection):
             raise moved
         return replies
 
-    def call_each(self, commands: Sequence[Command], budget: Budget) -> list[Any]:
+    def call_each(self, commands: Commands, budget: Budget) -> list[Any]:
         """Send the commands as `call` does; return the errors of moved slots in their places.
 
         Raises: as `call`, but for Moved.
@@ -327,16 +357,17 @@ class OneAttempt(AbstractConnection):
         buffer = getattr(self._parser, "_buffer", None)
         return isinstance(buffer, SocketBuffer) and buffer.unread_bytes() > 0
 
-    def _round_trip(self, commands: Sequence[Command]) -> list[Any]:
-        if not commands:
+    def _round_trip(self, commands: Commands) -> list[Any]:
+        if not len(commands):
             return []
         before: list[Command] = [("UNWATCH",)] if self._still_watches else []
         SENT.commands += len(before) + len(commands)
         SENT.round_trips += 1
         pack = self._command_packer.pack
-        text = b"".join(
-            part for command in (*before, *commands) for part in pack(*spelled(command))
-        )
+        plain = before if isinstance(commands, Packed) else (*before, *commands)
+        text = b"".join(part for command in plain for part in pack(*spelled(command)))
+        if isinstance(commands, Packed):
+            text += commands.text
         begun = SYSTEM_CLOCK.monotonic()
         self.send_packed_command([text], check_health=False)
         self._still_watches = False
@@ -346,6 +377,8 @@ class OneAttempt(AbstractConnection):
             while self._owed:
                 replies.append(self._reply())
                 self._owed -= 1
+                if self._owed and isinstance(commands, Packed):
+                    self._take_what_has_come(replies)
         except Unanswered:
             self.trip.lasts(SYSTEM_CLOCK.monotonic() - begun)
             raise
@@ -359,6 +392,22 @@ class OneAttempt(AbstractConnection):
 
     def _demand(self, commands: Sequence[Command]) -> None:
         checked(self._round_trip(commands))
+
+    def _take_what_has_come(self, replies: list[Any]) -> None:
+        """Take the replies that the parser holds already, without redis-py's care for each."""
+        reader = getattr(self._parser, "_reader", None)
+        if reader is None:
+            return
+        while self._owed and reader.has_data():
+            reply = reader.gets()
+            first = reply[0] if type(reply) is list and reply else reply
+            if isinstance(first, ConnectionError):
+                raise first
+            if not isinstance(reply, int | bytes | list | ResponseError) or reply is False:
+                # Not all of it has come, which the parser says by an object of its own.
+                return
+            replies.append(reply)
+            self._owed -= 1
 
     def _reply(self) -> Any:
         try:

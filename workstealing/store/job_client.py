@@ -36,6 +36,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.budget import Budget, RoundTripTime
 from workstealing.store.connection import (
     Command,
+    Commands,
     OneAttempt,
     moved_of,
     one_attempt_class,
@@ -345,13 +346,13 @@ class JobClient:
         for connection in connections:
             connection.disconnect()
 
-    def call(self, node: Node, commands: Sequence[Command], budget: Budget) -> list[Any]:
+    def call(self, node: Node, commands: Commands, budget: Budget) -> list[Any]:
         """Send commands to a node in one round trip; see `OneAttempt.call`."""
         with self.connection(node) as connection:
             return connection.call(commands, budget)
 
     def call_each(
-        self, node: Node, commands: Sequence[Command], budget: Budget
+        self, node: Node, commands: Commands, budget: Budget
     ) -> tuple[list[Any], Moved | None]:
         """Send commands to a node in one round trip, although some of their slots may have moved.
 

@@ -131,23 +131,23 @@ class RefusedStream(_AnyStreamReader):
         self._error = error
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's names, here and below
-        """Raise the error; since PySpark 4.2 this is the first call."""
+        """Since PySpark 4.2 this is the first call. Raises: the ConfigurationError."""
         raise self._error from None
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Raise the error; before PySpark 4.2 this is the first call of a new query."""
+        """Before PySpark 4.2 this is a new query's first call. Raises: the ConfigurationError."""
         raise self._error from None
 
     def latestOffset(self, *_: Any) -> Offset:  # noqa: N802
-        """Raise the error."""
+        """Refuse. Raises: the ConfigurationError."""
         raise self._error from None
 
     def partitions(self, *_: Any) -> Sequence[InputPartition]:
-        """Raise the error; before PySpark 4.2 this is the first call after a restart."""
+        """Before 4.2 this is the first call after a restart. Raises: the ConfigurationError."""
         raise self._error from None
 
     def read(self, _: InputPartition) -> Any:
-        """Raise the error."""
+        """Refuse. Raises: the ConfigurationError."""
         raise self._error from None
 
 

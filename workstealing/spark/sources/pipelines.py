@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from workstealing.errors import Moved
 from workstealing.store.budget import Budget
-from workstealing.store.connection import Command, is_elsewhere
+from workstealing.store.connection import Command, Commands, Packed, is_elsewhere
 from workstealing.store.job_client import Node, job_client_of
 from workstealing.store.keys import key_slot
 
@@ -95,8 +96,8 @@ TIMEOUT_SECONDS = 30.0
 # A slot that moves is asked for anew after so many seconds.
 _PAUSES = (0.0, 0.05, 0.2, 1.0)
 
-# A key, and the commands on it that stay together.
-Group = tuple[bytes, Sequence[Command]]
+# A key, and the commands on it that stay together. Of one call all are packed, or none.
+Group = tuple[bytes, Commands]
 
 
 class KeyCalls:
@@ -139,6 +140,21 @@ class KeyCalls:
         assert moved is not None
         raise moved
 
+    def in_transactions(self, groups: Sequence[Group]) -> list[list[Any]]:
+        """Send each group as `on_keys` does, but so that all of it is done, or nothing.
+
+        A single server has one transaction for all groups, and a cluster one for each. Returns: the
+        replies of each group, or the error for which its transaction was given up.
+        """
+        if self.job_client.is_cluster:
+            whole = [(key, _in_transaction(commands)) for key, commands in groups]
+            return [_done(replies) for replies in self.on_keys(whole)]
+        if not groups:
+            return []
+        together = _in_transaction(_together([commands for _, commands in groups]))
+        replies = iter(_done(self.on_keys([(groups[0][0], together)])[0]))
+        return [list(islice(replies, len(commands))) for _, commands in groups]
+
     def _once(
         self, groups: Sequence[Group], waiting: Sequence[int], results: list[list[Any]]
     ) -> tuple[list[int], Moved | None]:
@@ -152,7 +168,7 @@ class KeyCalls:
         again: list[int] = []
         last: Moved | None = None
         for node, positions in by_node.items():
-            commands = [command for position in positions for command in groups[position][1]]
+            commands = _together([groups[position][1] for position in positions])
             budget = Budget(None, TIMEOUT_SECONDS)
             replies, moved = self.job_client.call_each(node, commands, budget)
             last = moved or last
@@ -167,3 +183,28 @@ class KeyCalls:
                     results[position] = its
                 at = end
         return again, last if again else None
+
+
+def _together(parts: Sequence[Commands]) -> Commands:
+    packed = [part for part in parts if isinstance(part, Packed)]
+    return Packed.joined(packed) if packed else list(chain.from_iterable(parts))  # type: ignore[arg-type]
+
+
+def _in_transaction(commands: Commands) -> Commands:
+    if isinstance(commands, Packed):
+        return commands.in_transaction()
+    return [("MULTI",), *commands, ("EXEC",)]
+
+
+def _done(replies: list[Any]) -> list[Any]:
+    """Return the replies of the commands of a transaction.
+
+    Where it was given up there is the error of the command that was refused, or that of EXEC in the
+    place of each.
+    """
+    *queued, last = replies
+    if not isinstance(last, Exception):
+        done: list[Any] = last
+        return done
+    refused = [each if isinstance(each, Exception) else None for each in queued[1:]]
+    return refused if any(refused) else [last] * len(refused)

@@ -9,7 +9,6 @@ from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyarrow import compute
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
@@ -121,12 +120,17 @@ class PlainWrite:
     def __init__(self, options: RedisOptions, shape: Shape, calls: KeyCalls) -> None:
         self._options = options
         self._shape = shape
-        self._calls: Bounded[Group] = Bounded(lambda groups: self._send(calls, groups))
+        # Without a transaction a task that dies would leave a key that never ends, or half of one.
+        is_whole = shape.kind != "string" and (
+            shape.has_ttl or options.ttl_seconds is not None or options.replaces is True
+        )
+        call = calls.in_transactions if is_whole else calls.on_keys
+        self._calls: Bounded[Group] = Bounded(lambda groups: self._send(call, groups))
         self._rows = self._commands = 0
         # Of a key that is replaced, the rows must be there all at once.
         self._is_gathering = options.replaces is True and not shape.is_a_row_a_key
         self._waiting: dict[bytes, _Content] = {}
-        self._together = Together(options)
+        self._together = KeysTogether(options)
         makers: dict[str, _Maker] = {
             "string": self._strings,
             "hash": self._rows_of_hashes if shape.own else self._hashes,
@@ -151,6 +155,8 @@ class PlainWrite:
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             keys = self._keys(columns[self._options.key_column])
             lefts = self._ttls(columns, keys)
+            if self._shape.is_a_row_a_key and self._put_packed(columns, keys, lefts):
+                continue
             items = list(self._items(columns, keys))
             if self._shape.is_a_row_a_key:
                 for key, left, item in zip(keys, lefts, items, strict=True):
@@ -189,6 +195,26 @@ class PlainWrite:
     def _put_content(self, key: bytes, content: _Content) -> None:
         self._put(key, content.ttl_ms, self._make(key, content.items, content.ttl_ms))
 
+    def _put_packed(
+        self, columns: dict[str, Any], keys: list[bytes], lefts: list[int | None]
+    ) -> bool:
+        """Queue the rows of a batch in the server's own form; False if they cannot be."""
+        if self._shape.kind == "string" and columns["value"].null_count:
+            return False
+        # Not where a planner imports this module: Arrow's functions take long to load.
+        from workstealing.spark.sources.redis_packing import packed_rows
+
+        rows = packed_rows(self._options, self._shape, columns, keys, lefts)
+        if rows is None:
+            return False
+        self._calls.flush()
+        for group in rows:
+            commands = group[1]
+            self._commands += commands.count
+            self._calls.add(group, len(commands.text), commands.count)
+        self._calls.flush()
+        return True
+
     def _put(self, key: bytes, ttl_ms: int | None, made: Iterable[tuple[Command, int]]) -> None:
         """Queue the commands that write a key."""
         if self._shape.kind != "string" and (ttl_ms is not None or self._options.replaces):
@@ -198,10 +224,8 @@ class PlainWrite:
             if self._options.replaces:
                 made.insert(0, (("UNLINK", key), 0))
             if made:
-                # One transaction: a task that dies in between would leave a key that never ends.
                 size = sum(size for _, size in made)
-                together = [("MULTI",), *(command for command, _ in made), ("EXEC",)]
-                self._add(key, together, size)
+                self._add(key, [command for command, _ in made], size)
             return
         for command, size in made:
             self._add(key, (command,), size)
@@ -210,15 +234,15 @@ class PlainWrite:
         self._commands += len(commands)
         self._calls.add((key, commands), size + len(key), len(commands))
 
-    def _send(self, calls: KeyCalls, groups: Sequence[Group]) -> None:
-        for (key, _), replies in zip(groups, calls.on_keys(groups), strict=True):
+    def _send(
+        self, call: Callable[[Sequence[Group]], list[list[Any]]], groups: Sequence[Group]
+    ) -> None:
+        for (key, _), replies in zip(groups, call(groups), strict=True):
             for reply in replies:
-                inner = reply if isinstance(reply, list) else (reply,)
-                for each in inner:
-                    if isinstance(each, Exception):
-                        raise ResponseError(
-                            f"the {self._shape.kind} {key!r} was not written: {each}"
-                        ) from each
+                if isinstance(reply, Exception):
+                    raise ResponseError(
+                        f"the {self._shape.kind} {key!r} was not written: {reply}"
+                    ) from reply
 
     # The content of a batch.
 
@@ -368,7 +392,7 @@ class PlainWrite:
             yield ("XADD", key, *trim, entry_id, *flat), sum(map(len, flat))
 
 
-class Together:
+class KeysTogether:
     """Checks that the rows of each key stand together in a task, however Spark cuts its batches.
 
     Rows that come sorted by the key do, and need no memory. Of others the keys are remembered, up
@@ -418,6 +442,9 @@ class Together:
             self._size += len(key) + _BYTES_A_KEY
 
     def _goes_on_sorted(self, column: Any) -> bool:
+        # As in `PlainWrite`, not where a planner imports this module.
+        from pyarrow import compute
+
         before, self._last_value = self._last_value, column[-1]
         try:
             if before is not None and not compute.less_equal(before, column[0]).as_py():
