@@ -159,6 +159,9 @@ class Session:
     def register(self, source: Any) -> None:
         self.names.append(source.name())
 
+    def createDataFrame(self, rows: list[Any], schema: str) -> None:  # noqa: N802
+        """Become the thread's active session."""
+
 
 class TestRegister:
     def test_all_formats(self, caplog: pytest.LogCaptureFixture) -> None:

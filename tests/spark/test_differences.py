@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workstealing.spark.comparing import IDS_A_STEP, steps_of
 from workstealing.spark.differences import difference, whole_sub_sets
-from workstealing.spark.reconciling import IDS_A_STEP, _steps_of
 
 SUB_SETS = 5
 IDS = st.lists(st.binary(max_size=3), max_size=60)
@@ -105,7 +105,7 @@ def test_tables_are_cut_where_a_sub_set_ends() -> None:
 @pytest.mark.parametrize(("stale", "missing"), [(0, 0), (3, 0), (0, 500), (499, 2), (700, 801)])
 def test_steps_have_each_id_once(stale: int, missing: int) -> None:
     gone, new = [b"s%d" % n for n in range(stale)], [b"m%d" % n for n in range(missing)]
-    steps = list(_steps_of(gone, new))
+    steps = list(steps_of(gone, new))
     assert [each for some, _ in steps for each in some] == gone
     assert [each for _, some in steps for each in some] == new
     assert all(0 < len(some) + len(others) <= IDS_A_STEP for some, others in steps)

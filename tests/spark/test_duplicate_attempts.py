@@ -58,20 +58,20 @@ import sys
 from types import SimpleNamespace
 import pyarrow as pa
 from support.sweep_jobs import tracked_set
-from workstealing.spark import reconciling
+from workstealing.spark import comparing
 from workstealing.spark.making import Recipe
 
 server = SimpleNamespace(port=int(sys.argv[1]), is_cluster=False)
 told = json.loads(sys.argv[2])
-step = reconciling._step
+step = comparing.one_step
 
 def saying(*arguments):
-    settled, error = step(*arguments)
+    settled, error, was_aborted = step(*arguments)
     print(settled.added + settled.removed, flush=True)
     sys.stdin.readline()
-    return settled, error
+    return settled, error, was_aborted
 
-reconciling._step = saying
+comparing.one_step = saying
 rows = [(number, each and each.encode()) for number, each in told["rows"]]
 batch = pa.RecordBatch.from_pylist(
     [{"sub_set": number, "id": each} for number, each in rows],
@@ -79,7 +79,7 @@ batch = pa.RecordBatch.from_pylist(
 )
 known = {int(number): each.encode() for number, each in told["known"].items()}
 recipe = Recipe(tracked_set(server, "t"), "tracked")
-list(reconciling._applied(recipe, known, 30.0, [batch]))
+list(comparing.applied(recipe, known, 30.0, 0.0, [batch]))
 """
 
 
@@ -162,7 +162,7 @@ def test_two_attempts_of_a_part_of_a_sweep(redis7: RedisServer) -> None:
 
 
 def test_two_attempts_of_a_task_of_reconcile(redis7: RedisServer) -> None:
-    from workstealing.spark.reconciling import _applied
+    from workstealing.spark.comparing import applied
 
     recipe = Recipe(tracked_set(redis7, "t", sub_sets=SUB_SETS), "tracked")
     tracked = recipe.made(TrackedSet)
@@ -187,7 +187,7 @@ def test_two_attempts_of_a_task_of_reconcile(redis7: RedisServer) -> None:
         process.stdin.write("\n" * 5)
         process.stdin.flush()
         (done,) = (
-            row for each in _applied(recipe, known, 30.0, [batch]) for row in each.to_pylist()
+            row for each in applied(recipe, known, 30.0, 0.0, [batch]) for row in each.to_pylist()
         )
         process.kill()
         assert process.stdout is not None

@@ -15,7 +15,7 @@ from support.servers import RedisServer
 from support.sweep_jobs import client_of, tracked_set
 from workstealing.errors import ConfigurationError, LayoutError, TooManyRemovals
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
-from workstealing.spark import reconcile
+from workstealing.spark import reconcile, reconciling, register
 from workstealing.spark.reconciling import Reconciled
 from workstealing.structures import TrackedSet
 from workstealing.structures.tracked_set.layout import TrackedSetNames, id_bytes
@@ -179,6 +179,42 @@ def test_a_wrong_table_is_stopped_before_the_first_removal(
     assert tracked.count() == 0
 
 
+@pytest.mark.parametrize("most_removed", [0.5, 1.0], ids=["counted", "at once"])
+def test_what_others_have_changed_meanwhile_is_read_anew(
+    spark: SparkSession, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, most_removed: float
+) -> None:
+    """Without a source: between generations and table, somebody changes every sub-set once."""
+    client, tracked = redis7.client(), tracked_on(redis7)
+    busy = [f"busy{i}" for i in range(200)]
+    client.sadd("table", *busy, *(f"new{i}" for i in range(100)))
+    build, calls = reconciling._by_sub_set, []
+
+    def by_sub_set(*arguments: Any) -> DataFrame:
+        calls.append(arguments)
+        if len(calls) == 1:
+            tracked.track(busy)
+        else:
+            client.sadd("table", "late")
+        return build(*arguments)
+
+    monkeypatch.setattr(reconciling, "_by_sub_set", by_sub_set)
+    register(spark)
+    read = spark.read.format("workstealing.redis").options(type="set", keys="table")
+    table = read.option("url", redis7.url).load().select("member")
+    options: dict[str, Any] = {"partitions": 1, "max_removed": most_removed}
+    make = tracked_set(redis7, "t")
+    done = reconcile(spark, make, table, **options, try_seconds=600.0)
+    assert (done.rounds, done.added, done.left_to_jobs) == (2, 101, 0)
+    assert (done.busy_sub_sets, done.error) == (0, "")
+    assert tracked.count() == 301
+    # Once more, and without the time for it.
+    client.sadd("table", "more")
+    calls.clear()
+    done = reconcile(spark, make, table, **options, try_seconds=0)
+    assert (done.rounds, done.added, done.left_to_jobs, done.busy_sub_sets) == (1, 0, 1, 1)
+    assert done.error.startswith("1 sub-sets were changed by others each time")
+
+
 @pytest.mark.parametrize("most", [-1, 1.5, -0.1, float("nan"), True, "half", None])
 def test_what_is_no_number_and_no_share_is_refused(spark: SparkSession, most: Any) -> None:
     with pytest.raises(ConfigurationError, match="max_removed is"):
@@ -300,7 +336,10 @@ def test_beside_an_application_on_postgresql(
     finally:
         is_over.set()
         thread.join()
-    assert (done.failed, done.error) == (0, "")
+    assert done.failed == 0
+    # Of a busy sub-set nothing is said to be well that was left.
+    assert (done.error == "") == (done.busy_sub_sets == 0)
+    assert not (has_source and done.error)
     assert done.in_table >= 2_000
     # Nothing whose work was committed, and which was tracked, has gone.
     assert worked

@@ -24,7 +24,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisServer
 from support.table_races import IDS, SUB_SETS, TableRace, pause
 from support.table_source import TableSource
-from workstealing.spark.reconciling import _step
+from workstealing.spark.comparing import one_step
 from workstealing.store.budget import Budget
 from workstealing.store.connection import OneAttempt
 from workstealing.structures import TrackedSet
@@ -67,7 +67,7 @@ def reconcile_by_hand(tracked: TrackedSet, table: TableSource, *, reads_late: bo
         stale = [each for each in mine[0] if each not in work]
         missing = [each for each in mine[1] if each not in found]
         if stale or missing:
-            errors.append(_step(tracked, sub_set, known[sub_set], (stale, missing), 60.0)[1])
+            errors.append(one_step(tracked, sub_set, known[sub_set], (stale, missing), 60.0)[1])
     return [error for error in errors if error]
 
 

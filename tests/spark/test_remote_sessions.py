@@ -17,6 +17,7 @@ from workstealing import Recruiter
 from workstealing.errors import ConfigurationError
 from workstealing.spark import (
     accumulated,
+    checking,
     enlist_batch,
     enlisting,
     install,
@@ -118,6 +119,15 @@ class TestAsking:
             ("b", 1),
         ]
         assert cores_of(remote) == 6
+
+    def test_executors_are_asked(self, remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(checking, "_TASK_SECONDS", 0.0)
+        monkeypatch.setenv("WORKSTEALING_REDIS_URL", "redis://:hidden@127.0.0.1:1/0")
+        # How many executors there are, nobody tells; all tasks here are of one.
+        (found,) = checking.check_executors(remote)
+        assert (found.has_package, found.has_url, found.redis_answers) == (True, True, False)
+        assert "hidden" not in repr(found)
+        assert remote.tags == {"the application's"}
 
     def test_stages_have_a_tag_meanwhile(self, remote: Any) -> None:
         with named(remote, "ours", "a sweep"):

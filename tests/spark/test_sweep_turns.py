@@ -285,8 +285,11 @@ class Rounds:
 
     def run(self, max_rounds: int = 100, orders: Orders = ORDERS) -> list[tuple[Any, ...]]:
         pytest.importorskip("pyspark")
+        from workstealing.spark.holding import SweepWatch
         from workstealing.spark.sweeping import rounds_of
 
+        watch = SweepWatch()
+        watch.sleep = self.pauses.append  # type: ignore[method-assign]
         return rounds_of(
             "job",
             list(self.script),
@@ -294,7 +297,7 @@ class Rounds:
             max_rounds=max_rounds,
             work=self.work,
             report=lambda *_: nullcontext(),
-            sleep=self.pauses.append,
+            watch=watch,
         )
 
 

@@ -24,7 +24,7 @@ from workstealing.jobs.hash_field_expiry import FIELDS_A_SCRIPT
 from workstealing.jobs.shared.due_collecting import KEYS_A_CALL, SHARDS_A_LOOK
 from workstealing.recruiting.job import DivisibleJob
 from workstealing.spark import reconcile, sweep
-from workstealing.spark.reconciling import IDS_A_STEP
+from workstealing.spark.comparing import IDS_A_STEP
 from workstealing.spark.stages import IDLE_IN_A_ROW, SLICE_SECONDS
 from workstealing.spark.sweeping import SCHEMA, VAIN_ROUNDS
 from workstealing.structures import TrackedSet, VolatileHashes
@@ -44,7 +44,7 @@ def test_the_code_calls_the_functions_as_they_are() -> None:
     ]
     known = {"sweep": sweep, "reconcile": reconcile}
     found = [call for call in calls if call.func.id in known]  # type: ignore[attr-defined]
-    assert len(found) == 2
+    assert len(found) == 3
     for call in found:
         names = [keyword.arg for keyword in call.keywords if keyword.arg]
         signature = inspect.signature(known[call.func.id])  # type: ignore[attr-defined]
@@ -79,6 +79,8 @@ def test_the_code_runs(
             names = page.run(spark=spark)
             assert sum(row["items"] for row in names["done"].collect()) == 20
             assert redis7.client().keys("item:*") == []
+            names = page.run()
+            assert names["held"].progress().state == "done"
             assert isinstance(names["make_field_expiry"](), DivisibleJob)
             names = page.run()
         done = names["done"]

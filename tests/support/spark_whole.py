@@ -205,6 +205,12 @@ class Checks:
         with pytest.raises(ConfigurationError, match=r"formats need PySpark 4\.0 or newer, and"):
             register(self.spark)
 
+    def executors_are_asked(self) -> None:
+        """Each of them has the package and reaches Redis."""
+        checks = register(self.spark, check=True)
+        assert checks
+        assert all(each.is_well and each.has_url for each in checks), checks
+
     def a_sweep(self) -> None:
         """Everything overdue goes, by as many tasks as there are cores times four."""
         hashes: VolatileHashes = VolatileHashes(self.redis, "swept", backend="emulated")
@@ -219,6 +225,10 @@ class Checks:
         assert sum(bool(self.redis.exists(f"live:{n}")) for n in range(50)) == 50
         with pytest.raises(ConfigurationError, match="no_such"):
             sweep(self.spark, "support.no_such:make")
+        held = sweep(self.spark, f"{THIS}:make_expiry", partitions=2, wait=False)
+        assert held.result(600).count() == 2
+        seen = held.progress()
+        assert (seen.state, seen.left, seen.rounds) == ("done", 0, 1)
 
     def reconciling(self) -> None:
         """A tracked set becomes its table, with a source and without; old rows are refused."""
@@ -315,6 +325,7 @@ class Checks:
     def of_this_session(self) -> list[Callable[[], None]]:
         """Return the checks that go with the version and the kind of session."""
         with_formats = [
+            self.executors_are_asked,
             self.hashes_as_a_sink_and_a_table,
             self.tracked_ids_as_a_table,
             self.an_ick_as_a_sink_a_table_and_a_stream,

@@ -14,15 +14,20 @@ the driver, so that no task that is repeated can read newer ones:
 
 Where the tracked set has a source, a step asks it once more between WATCH and EXEC, and needs none
 of this: then a table that is older, or cached, costs questions and nothing else.
+
+A sub-set that the application changes meanwhile is tried again, for a bounded time. With a source
+its step is, in halves. Without one all begins anew for the sub-sets that are left: their
+generations are read, then the table, then the set.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
@@ -37,37 +42,35 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from workstealing.clock import Duration
-from workstealing.errors import Aborted, ConfigurationError, TooManyRemovals, is_abort
-from workstealing.jobs.shared.settling import (
-    Settled,
-    require_layout,
-    settle,
-    settle_unchanged,
-)
+from workstealing.clock import Duration, seconds_of
+from workstealing.errors import ConfigurationError, TooManyRemovals
+from workstealing.jobs.shared.settling import require_layout
 from workstealing.recruiting.checks import checked_count, checked_seconds
 from workstealing.recruiting.hooks import ANNOUNCEMENTS
-from workstealing.recruiting.slice import Slice
+from workstealing.spark.comparing import (
+    COUNTS,
+    IDS_OF_A_SAMPLE,
+    PATIENCE_SECONDS,
+    SAMPLES,
+    applied,
+)
 from workstealing.spark.making import Factory, Recipe
 from workstealing.spark.sessions import cores_of, named, optimized_plan, run_each
 from workstealing.spark.stages import Refusal, refusal_of
 from workstealing.store.budget import Budget
 from workstealing.structures.tracked_set import TrackedSet
 from workstealing.structures.tracked_set.layout import id_text
-from workstealing.structures.tracked_set.sub_sets import generations, scan
+from workstealing.structures.tracked_set.sub_sets import generations
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-IDS_A_STEP = 500
-PATIENCE_SECONDS = 5.0
 MOST_REMOVED = 0.5
 """The share of the tracked ids that a reconciliation removes without being told to."""
 ANY_SHARE = 1.0
-IDS_OF_A_SAMPLE = 10
-_COUNTS = ("tracked", "in_table", "added", "removed", "left", "failed")
-_SAMPLES = ("added_sample", "removed_sample")
+TRY_SECONDS = 60.0
+VAIN_ROUNDS = 3
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
 _log = logging.getLogger("workstealing.spark")
@@ -82,7 +85,8 @@ class Reconciled:
     because they had changed meanwhile or their step failed; failed: how many steps failed; error:
     of one of them, "" for none; added_sample, removed_sample: up to 10 ids that only the table had,
     and that only the set had, as text; dry_run: nothing was changed, and added and removed are what
-    the comparison has found (a source, which has the last word, was not asked).
+    the comparison has found (a source, which has the last word, was not asked); rounds: how often
+    the table was read; busy_sub_sets: how many were changed by others at each try, and so left.
     """
 
     tracked: int
@@ -95,6 +99,20 @@ class Reconciled:
     added_sample: tuple[str, ...] = ()
     removed_sample: tuple[str, ...] = ()
     dry_run: bool = False
+    rounds: int = 1
+    busy_sub_sets: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _RoundResult:
+    """The result of one round: its counts, and the sub-sets that others kept from being settled.
+
+    Fields: found; busy: the sub-sets; busy_ids: how many of the ids that are left are in these.
+    """
+
+    found: Reconciled
+    busy: frozenset[int] = frozenset()
+    busy_ids: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +134,7 @@ def reconcile(
     partitions: int | None = None,
     dry_run: bool = False,
     max_removed: float = MOST_REMOVED,
+    try_seconds: Duration = TRY_SECONDS,
 ) -> Reconciled:
     """Make a tracked set equal to a database table, but for what changes meanwhile.
 
@@ -134,14 +153,17 @@ def reconcile(
         max_removed: the most ids that may be missing from the table, a whole number, or a share of
             the tracked ids as a float. 1.0 allows every removal, and saves the reading of the set
             that counts them first.
+        try_seconds: how long sub-sets that others have changed meanwhile are tried again, in
+            seconds or a timedelta; 0 tries each once. Without a source the table is read again for
+            each further round, as long as a round as long as the last one fits in.
 
     Returns: `Reconciled`. Raises: TooManyRemovals, before anything is changed, if the table lacks
     more ids than max_removed; ConfigurationError and LayoutError, before anything is changed;
     ConfigurationError if Spark already holds the table's rows (a cache, local rows), which may be
     old, while the tracked set has no source; ConnectionError if the first look cannot be made;
-    Spark's own errors. Steps that abort or fail are left to TrackQueued and UntrackDone, and
-    counted. Safe beside the application, the jobs and itself; a step is two round trips and a
-    question, or one round trip without a source.
+    Spark's own errors. Steps that abort to the end or fail are left to TrackQueued and UntrackDone,
+    and counted, and `error` says why. Safe beside the application, the jobs and itself; a step is
+    two round trips and a question, or one round trip without a source.
     """
     recipe = Recipe(tracked, "tracked")
     seconds = checked_seconds(seconds, "a step's length")
@@ -150,52 +172,138 @@ def reconcile(
         partitions = 2 * cores_of(spark)
     partitions = checked_count(partitions, "partitions", 1)
     max_removed = _checked_removed(max_removed)
+    try_seconds = seconds_of(try_seconds, "try_seconds", least=0.0)
     group = f"workstealing-reconcile-{recipe.token}"
-    with named(spark, group, "workstealing reconcile: generations"):
-        look: _FirstFindings = run_each(spark, [None], lambda _: _look(recipe))[0]
-    if look.refusal is not None:
-        raise look.refusal.error()
-    if not look.has_source and _is_old(table):
+
+    def look(numbers: frozenset[int] | None) -> _FirstFindings:
+        with named(spark, group, "workstealing reconcile: generations"):
+            first: _FirstFindings = run_each(spark, [None], lambda _: _look(recipe, numbers))[0]
+        return first
+
+    first = look(None)
+    if first.refusal is not None:
+        raise first.refusal.error()
+    if not first.has_source and _is_old(table):
         raise ConfigurationError(
             "the table's rows are held by Spark already, and may be older than the tracked set:"
             " give a table that is read anew, or give the tracked set a source"
         )
-    known = dict(look.generations)
-    sub_sets = len(known)
+    sub_sets = len(first.generations)
+    brake = None if _is_any(max_removed) else _Brake(max_removed)
+
+    def work(known: Mapping[int, bytes]) -> _RoundResult:
+        """Compare and settle these sub-sets. Raises: TooManyRemovals, before the first step."""
+        by_sub_set = _by_sub_set(spark, ids, sub_sets, known, partitions)
+        counts_first = dry_run or brake is not None
+        if counts_first:
+            # The table is read once: what the brake has judged is what the steps go by.
+            by_sub_set = by_sub_set.persist()
+        try:
+            if counts_first:
+                with named(spark, group, "workstealing reconcile: difference"):
+                    found = _done(by_sub_set, recipe, known, None, 0.0)
+                if dry_run:
+                    return found
+                if brake is not None:
+                    brake.judge(found.found)
+            with named(spark, group, "workstealing reconcile: steps"):
+                done = _done(by_sub_set, recipe, known, seconds, try_seconds)
+        finally:
+            if counts_first:
+                # A session that was stopped meanwhile holds nothing any more.
+                with suppress(Exception):
+                    by_sub_set.unpersist()
+        if brake is not None:
+            brake.removed += done.found.removed
+        return done
+
+    if dry_run:
+        done = replace(work(first.generations).found, dry_run=True)
+        _log.info("compared: %s", done)
+        return done
+    done = rounds_of_reconcile(first, look, work, try_seconds)
+    _log.log(logging.WARNING if done.error else logging.INFO, "reconciled: %s", done)
+    return done
+
+
+def rounds_of_reconcile(
+    first: _FirstFindings,
+    look: Callable[[frozenset[int]], _FirstFindings],
+    work: Callable[[Mapping[int, bytes]], _RoundResult],
+    try_seconds: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Reconciled:
+    """Do rounds until no sub-set is left, nothing moves any more, or the next one has no time.
+
+    Arguments:
+        first: the generations of all sub-sets.
+        look: reads generations anew.
+        work: settles the sub-sets of these generations.
+    """
+    began = clock()
+    turn = work(first.generations)
+    total, lasted = turn.found, clock() - began
+    # The first round is not counted: without a further one it has all the time that it takes.
+    end, vain, why = clock() + try_seconds, 0, ""
+    while turn.busy and not first.has_source and vain < VAIN_ROUNDS and clock() + lasted < end:
+        sleep(random.random() * min(lasted, 1.0))
+        began = clock()
+        again = look(turn.busy)
+        if again.refusal is not None:
+            why = again.refusal.text
+            break
+        before = turn
+        try:
+            turn = work(again.generations)
+        except TooManyRemovals as error:
+            why = str(error)
+            break
+        lasted = clock() - began
+        vain = 0 if len(turn.busy) < len(before.busy) else vain + 1
+        found = turn.found
+        total = replace(
+            total,
+            added=total.added + found.added,
+            removed=total.removed + found.removed,
+            left_to_jobs=total.left_to_jobs - before.busy_ids + found.left_to_jobs,
+            failed=total.failed + found.failed,
+            error=total.error or found.error,
+            rounds=total.rounds + 1,
+        )
+    return replace(
+        total,
+        busy_sub_sets=len(turn.busy),
+        error=total.error or why or (_busy(turn, first.has_source) if turn.busy else ""),
+    )
+
+
+def _busy(turn: _RoundResult, has_source: bool) -> str:
+    advice = "" if has_source else "; a tracked set with a source needs no such rest"
+    return (
+        f"{len(turn.busy):,} sub-sets were changed by others each time that they were compared, so"
+        f" {turn.busy_ids:,} ids are left to the jobs{advice}"
+    )
+
+
+def _by_sub_set(
+    spark: SparkSession,
+    ids: DataFrame,
+    sub_sets: int,
+    wanted: Collection[int],
+    partitions: int,
+) -> DataFrame:
+    """Return the ids of some sub-sets, sorted by them."""
     asked = ids.select((f.crc32(f.col("id")) % sub_sets).cast("int").alias("sub_set"), "id")
     # A row without an id tells a task of a sub-set of which the table has nothing.
     named_ones = spark.range(sub_sets).select(
         f.col("id").cast("int").alias("sub_set"), f.lit(None).cast("binary").alias("id")
     )
-    by_sub_set = (
-        asked.unionByName(named_ones)
-        .repartition(partitions, "sub_set")
-        .sortWithinPartitions("sub_set")
-    )
-
-    is_any_allowed = isinstance(max_removed, float) and max_removed >= ANY_SHARE
-    counts_first = dry_run or not is_any_allowed
-    if counts_first:
-        # The table is read once: what the brake has judged is what the steps go by.
-        by_sub_set = by_sub_set.persist()
-    try:
-        if counts_first:
-            with named(spark, group, "workstealing reconcile: difference"):
-                found = _done(by_sub_set, recipe, known, None)
-            if dry_run:
-                done = replace(found, dry_run=True)
-                _log.info("compared: %s", done)
-                return done
-            _brake(found, max_removed)
-        with named(spark, group, "workstealing reconcile: steps"):
-            done = _done(by_sub_set, recipe, known, seconds)
-    finally:
-        if counts_first:
-            # A session that was stopped meanwhile holds nothing any more.
-            with suppress(Exception):
-                by_sub_set.unpersist()
-    _log.log(logging.WARNING if done.failed else logging.INFO, "reconciled: %s", done)
-    return done
+    both = asked.unionByName(named_ones)
+    if len(wanted) < sub_sets:
+        both = both.where(f.col("sub_set").isin(sorted(wanted)))
+    return both.repartition(partitions, "sub_set").sortWithinPartitions("sub_set")
 
 
 def _done(
@@ -203,21 +311,23 @@ def _done(
     recipe: Recipe,
     known: Mapping[int, bytes],
     seconds: float | None,
-) -> Reconciled:
+    try_seconds: float,
+) -> _RoundResult:
     """Compare all sub-sets, in tasks, and apply the differences; seconds=None: only count them."""
 
     def apply(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _applied(recipe, known, seconds, batches)
+        return applied(recipe, known, seconds, try_seconds, batches)
 
-    columns = [f"{name} long" for name in _COUNTS]
-    columns += [f"{name} array<binary>" for name in _SAMPLES]
-    rows = by_sub_set.mapInArrow(apply, ", ".join([*columns, "error string"])).collect()
-    total = {name: sum(int(row[name]) for row in rows) for name in _COUNTS}
+    columns = [f"{name} long" for name in COUNTS]
+    columns += [f"{name} array<binary>" for name in SAMPLES]
+    columns += ["busy array<int>", "error string"]
+    rows = by_sub_set.mapInArrow(apply, ", ".join(columns)).collect()
+    total = {name: sum(int(row[name]) for row in rows) for name in COUNTS}
     added_sample, removed_sample = (
         tuple(id_text(bytes(each)) for row in rows for each in row[name])[:IDS_OF_A_SAMPLE]
-        for name in _SAMPLES
+        for name in SAMPLES
     )
-    return Reconciled(
+    found = Reconciled(
         total["tracked"],
         total["in_table"],
         total["added"],
@@ -228,6 +338,8 @@ def _done(
         added_sample,
         removed_sample,
     )
+    busy = frozenset(int(number) for row in rows for number in row["busy"])
+    return _RoundResult(found, busy, total["busy_ids"])
 
 
 def _checked_removed(most: Any) -> float:
@@ -241,17 +353,39 @@ def _checked_removed(most: Any) -> float:
     )
 
 
-def _brake(found: Reconciled, most: float) -> None:
-    """Refuse to remove more than was allowed. Raises: TooManyRemovals."""
-    allowed = most if isinstance(most, int) else most * found.tracked
-    if found.removed > allowed:
+def _is_any(most: float) -> bool:
+    """Say whether every removal is allowed."""
+    return isinstance(most, float) and most >= ANY_SHARE
+
+
+class _Brake:
+    """Refuses to remove more than was allowed, of all rounds together."""
+
+    __slots__ = ("_allowed", "_most", "removed")
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._allowed: float | None = None
+        self.removed = 0
+
+    def judge(self, found: Reconciled) -> None:
+        """Judge the difference that the next steps would apply. Raises: TooManyRemovals."""
+        if self._allowed is None:
+            # A share is one of the whole set, which the first round has counted.
+            is_number = isinstance(self._most, int)
+            self._allowed = self._most if is_number else self._most * found.tracked
+        if self.removed + found.removed <= self._allowed:
+            return
         said = f"the table lacks {found.removed:,} of {found.tracked:,} tracked ids"
-        ANNOUNCEMENTS.tell("braked", "a reconcile by Spark", f"{said}, and nothing was changed")
+        kept = "nothing was changed" if not self.removed else "no more was changed"
+        ANNOUNCEMENTS.tell("braked", "a reconcile by Spark", f"{said}, and {kept}")
         sample = ", ".join(map(repr, found.removed_sample[:3]))
+        before = f" beside the {self.removed:,} that are removed" if self.removed else ""
         raise TooManyRemovals(
             f"{said}, such as {sample}, and has {found.in_table:,} ids itself;"
-            f" max_removed={most!r} allows {allowed:,.0f}, so nothing was changed: see whether it"
-            " is the right table, and spells its ids as the application does, or allow more"
+            f" max_removed={self._most!r} allows {self._allowed:,.0f}{before}, so {kept}: see"
+            " whether it is the right table, and spells its ids as the application does, or allow"
+            " more"
         )
 
 
@@ -300,14 +434,15 @@ def _is_old(table: DataFrame) -> bool:
     return any(node in plan for node in ("InMemoryRelation", "LocalRelation", "LogicalRDD"))
 
 
-def _look(recipe: Recipe) -> _FirstFindings:
-    """Read the generations of all sub-sets, in a Python worker."""
+def _look(recipe: Recipe, numbers: frozenset[int] | None) -> _FirstFindings:
+    """Read the generations of sub-sets, None for all, in a Python worker."""
     try:
         tracked = recipe.made(TrackedSet)
         budget = Budget(60.0, PATIENCE_SECONDS)
         require_layout(tracked, budget)
+        wanted = range(tracked.names.sub_sets) if numbers is None else sorted(numbers)
         return _FirstFindings(
-            generations(tracked.job_client, tracked.names, range(tracked.names.sub_sets), budget),
+            generations(tracked.job_client, tracked.names, wanted, budget),
             tracked.source is not None,
         )
     except Exception as error:
@@ -315,88 +450,3 @@ def _look(recipe: Recipe) -> _FirstFindings:
         if refusal is None:
             raise
         return _FirstFindings({}, has_source=False, refusal=refusal)
-
-
-def _applied(
-    recipe: Recipe,
-    known: Mapping[int, bytes],
-    seconds: float | None,
-    batches: Iterable[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Compare sub-sets and apply the differences, in steps of at most 500 ids; yield the counts.
-
-    Arguments:
-        seconds: of a step; None: the differences are counted alone, as if all were applied.
-    """
-    import pyarrow as pa
-
-    from workstealing.spark.differences import difference, whole_sub_sets
-
-    kinds = {name: pa.int64() for name in _COUNTS}
-    kinds |= {name: pa.list_(pa.binary()) for name in _SAMPLES}
-    schema = pa.schema({**kinds, "error": pa.string()})
-    tracked = recipe.made(TrackedSet)
-    for table in whole_sub_sets(batches):
-        found = difference(table, lambda numbers: scan(tracked.job_client, tracked.names, numbers))
-        different = Settled(
-            sum(len(missing) for _, _, missing in found.steps),
-            sum(len(stale) for _, stale, _ in found.steps),
-        )
-        done, errors = Settled(), []
-        if seconds is None:
-            done = different
-        else:
-            for sub_set, stale, missing in found.steps:
-                for ids in _steps_of(stale, missing):
-                    settled, error = _step(tracked, sub_set, known[sub_set], ids, seconds)
-                    done = Settled(done.added + settled.added, done.removed + settled.removed)
-                    errors += [error] if error else []
-        left = different.added + different.removed - done.added - done.removed
-        counts = (found.tracked, found.in_table, done.added, done.removed, left, len(errors))
-        row: dict[str, Any] = dict(zip(_COUNTS, counts, strict=True))
-        missing_ids = (each for _, _, missing in found.steps for each in missing)
-        stale_ids = (each for _, stale, _ in found.steps for each in stale)
-        for name, side in zip(_SAMPLES, (missing_ids, stale_ids), strict=True):
-            row[name] = list(islice(side, IDS_OF_A_SAMPLE))
-        row["error"] = errors[0] if errors else ""
-        yield pa.RecordBatch.from_pylist([row], schema)
-
-
-def _steps_of(
-    stale: list[bytes], missing: list[bytes]
-) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield stale and missing ids of one sub-set, at most 500 together."""
-    for start in range(0, len(stale) + len(missing), IDS_A_STEP):
-        end = start + IDS_A_STEP
-        yield stale[start:end], missing[max(0, start - len(stale)) : max(0, end - len(stale))]
-
-
-def _step(
-    tracked: TrackedSet,
-    sub_set: int,
-    generation: bytes,
-    ids: tuple[list[bytes], list[bytes]],
-    seconds: float,
-) -> tuple[Settled, str]:
-    """Make one step; return what it changed, and the error that kept it from doing so."""
-    stale, missing = ids
-    slice = Slice(IDS_A_STEP, seconds)
-    try:
-        if tracked.source is None:
-            return settle_unchanged(
-                tracked,
-                sub_set,
-                generation,
-                slice,
-                stale=stale,
-                missing=missing,
-                timeout=PATIENCE_SECONDS,
-            ), ""
-        getattr(tracked.source, "warm_up", lambda _: None)(seconds)
-        return settle(tracked, sub_set, slice, stale=stale, missing=missing), ""
-    except Aborted:
-        return Settled(), ""
-    except Exception as error:  # noqa: BLE001 - the step is left to the jobs, and says why
-        if is_abort(error):
-            return Settled(), ""
-        return Settled(), f"{type(error).__name__}: {error}"

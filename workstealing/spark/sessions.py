@@ -77,6 +77,26 @@ def run_each(spark: Any, items: Sequence[Any], do: Callable[[Any], Any]) -> list
     return [results[position] for position in range(len(items))]
 
 
+def cancel_group(spark: Any, group: str) -> None:
+    """End the stages of a group that `named` has named. Raises: Spark's errors."""
+    if is_remote(spark):
+        spark.interruptTag(group)
+    else:
+        spark.sparkContext.cancelJobGroup(group)
+
+
+def make_active(spark: Any) -> None:
+    """Let Spark find this session, and so its sources of Python, for this thread.
+
+    Spark looks for them in the active session of its own thread, one for each of Python. A thread
+    that the session has not begun in has none there. After Ctrl-C, PySpark closes the connection
+    that waited, and the next one has a new thread without it. Nothing public but this call names
+    the session. It makes no job.
+    """
+    if not is_remote(spark):
+        spark.createDataFrame([], "id int")
+
+
 @contextmanager
 def named(spark: Any, group: str, description: str) -> Iterator[None]:
     """Name the stages that this thread starts meanwhile, and end them if it is interrupted.
@@ -88,7 +108,7 @@ def named(spark: Any, group: str, description: str) -> Iterator[None]:
         is_new = group not in spark.getTags()
         spark.addTag(group)
         try:
-            with _ending(lambda: spark.interruptTag(group)):
+            with _ending(lambda: cancel_group(spark, group)):
                 yield
         finally:
             if is_new:
@@ -100,8 +120,13 @@ def named(spark: Any, group: str, description: str) -> Iterator[None]:
     # which would go on with its turn. Without it, Spark kills the worker after two seconds.
     context.setJobGroup(group, description)
     try:
-        with _ending(lambda: context.cancelJobGroup(group)):
+        with _ending(lambda: cancel_group(spark, group)):
             yield
+    except BaseException:
+        # The session may be at its end.
+        with suppress(Exception):
+            make_active(spark)
+        raise
     finally:
         # Of a context that was stopped meanwhile nothing is left to restore.
         with suppress(Exception):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pyspark.sql.types import (
     BooleanType,
@@ -26,6 +25,7 @@ from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError, is_connection_fault
 from workstealing.recruiting.checks import checked_count, checked_limit, checked_seconds
 from workstealing.recruiting.job import DivisibleJob, Job
+from workstealing.spark.holding import SweepHandle, SweepWatch
 from workstealing.spark.making import Factory, Recipe
 from workstealing.spark.sessions import cores_of, named, run_each
 from workstealing.spark.stages import (
@@ -78,6 +78,7 @@ class SweepPlan:
     refusal: Refusal | None = None
 
 
+@overload
 def sweep(
     spark: SparkSession,
     make_job: Factory,
@@ -89,7 +90,39 @@ def sweep(
     partitions: int | None = None,
     max_rounds: int = 100,
     turn_seconds: Duration = TURN_SECONDS,
-) -> DataFrame:
+    wait: Literal[True] = True,
+) -> DataFrame: ...
+
+
+@overload
+def sweep(
+    spark: SparkSession,
+    make_job: Factory,
+    *,
+    limit: int | None = None,
+    seconds: Duration = 5.0,
+    max_ops: float | None = None,
+    max_share: float | None = None,
+    partitions: int | None = None,
+    max_rounds: int = 100,
+    turn_seconds: Duration = TURN_SECONDS,
+    wait: Literal[False],
+) -> SweepHandle: ...
+
+
+def sweep(
+    spark: SparkSession,
+    make_job: Factory,
+    *,
+    limit: int | None = None,
+    seconds: Duration = 5.0,
+    max_ops: float | None = None,
+    max_share: float | None = None,
+    partitions: int | None = None,
+    max_rounds: int = 100,
+    turn_seconds: Duration = TURN_SECONDS,
+    wait: bool = True,
+) -> DataFrame | SweepHandle:
     """Run a job over its whole keyspace, in parallel, until what it found at the start is done.
 
     Arguments:
@@ -104,13 +137,15 @@ def sweep(
         partitions: by default 4 for each core, or 1 with max_ops or max_share.
         max_rounds: how many stages at most.
         turn_seconds: after how long a task reports, and the next round goes on.
+        wait: False returns at once, while the sweep goes on in a thread.
 
     Both times are seconds or a timedelta.
 
     Returns: a DataFrame of one row for each part: part, items, slices, aborted, failed, operations,
-    seconds, drained, error, rounds. Parts that are not drained are logged as well. Raises:
-    ConfigurationError and LayoutError before anything is changed; ConnectionError if the first look
-    cannot be made.
+    seconds, drained, error, rounds. With wait=False a `SweepHandle`, with `progress()`, `cancel()`,
+    `is_done` and `result()`, which returns the DataFrame or raises. Parts that are not drained are
+    logged as well. Raises: ConfigurationError and LayoutError before anything is changed;
+    ConnectionError if the first look cannot be made.
 
     Safe beside live traffic, the jobs and other sweeps. A job that divides (HashFieldExpiry,
     KeyExpiry, QueueExpiry, MigrateToNative, MigrateToEmulated, AdoptHashes, FleetRebalance,
@@ -127,18 +162,46 @@ def sweep(
         None if max_share is None else checked_share(max_share, "max_share"),
     )
     max_rounds = checked_count(max_rounds, "max_rounds", 1)
+    if partitions is not None:
+        partitions = checked_count(partitions, "partitions", 1)
+    group = f"workstealing-sweep-{recipe.token}"
+
+    def run(watch: SweepWatch) -> DataFrame:
+        return _run(
+            spark,
+            recipe,
+            orders,
+            partitions=partitions,
+            max_rounds=max_rounds,
+            group=group,
+            watch=watch,
+        )
+
+    return run(SweepWatch()) if wait else SweepHandle(spark, group, run)
+
+
+def _run(
+    spark: SparkSession,
+    recipe: Recipe,
+    orders: Orders,
+    *,
+    partitions: int | None,
+    max_rounds: int,
+    group: str,
+    watch: SweepWatch,
+) -> DataFrame:
+    """Do a sweep; return its rows."""
     if partitions is None:
         # A bound is divided among the parts, and only those that run can use their shares.
-        is_bounded = max_ops is not None or max_share is not None
+        is_bounded = orders.max_ops is not None or orders.max_share is not None
         partitions = cores_of(spark) * (1 if is_bounded else PARTS_A_CORE)
-    partitions = checked_count(partitions, "partitions", 1)
-    group = f"workstealing-sweep-{recipe.token}"
     with named(spark, group, "workstealing sweep: division"):
         plan = run_each(spark, [partitions], lambda n: _divide(recipe, n))[0]
     if plan.refusal is not None:
         raise plan.refusal.error()
     orders = replace(orders, limit=orders.limit or plan.limit)
     parts = [None] * partitions if plan.parts is None else list(plan.parts)
+    watch.begun(plan.name, len(parts))
 
     def report(number: int, left: int) -> Any:
         text = f"workstealing sweep of {plan.name}: round {number}, {left} of {len(parts)} parts"
@@ -150,7 +213,9 @@ def sweep(
             spark, left, lambda each: (each[0], _work(recipe, each[1], is_divided, told))
         )
 
-    rows = rounds_of(plan.name, parts, orders, max_rounds=max_rounds, work=work, report=report)
+    rows = rounds_of(
+        plan.name, parts, orders, max_rounds=max_rounds, work=work, report=report, watch=watch
+    )
     return spark.createDataFrame(rows, SCHEMA)
 
 
@@ -162,16 +227,18 @@ def rounds_of(
     max_rounds: int,
     work: Callable[[Sequence[tuple[int, Any]], Orders], list[tuple[int, TurnResult]]],
     report: Callable[[int, int], Any],
-    sleep: Callable[[float], None] = time.sleep,
+    watch: SweepWatch | None = None,
 ) -> list[tuple[Any, ...]]:
     """Do rounds until every part is drained, or nothing moves any more; return the rows."""
+    watch = watch or SweepWatch()
     totals = [TurnResult() for _ in parts]
     rounds = [0] * len(parts)
     left = list(enumerate(parts))
     number = vain = 0
     while left and number < max_rounds and vain < VAIN_ROUNDS:
         if vain:
-            sleep(_PAUSE_SECONDS * 2**vain * (0.5 + random.random() / 2))
+            watch.sleep(_PAUSE_SECONDS * 2**vain * (0.5 + random.random() / 2))
+        watch.require_going()
         number += 1
         with report(number, len(left)):
             turns = work(left, shared(orders, len(left)))
@@ -194,6 +261,7 @@ def rounds_of(
         )
         vain = 0 if items or drained else vain + 1
         left = [each for each in left if each[0] not in drained]
+        watch.ended_round(number, len(left), totals)
     if left:
         _log.warning(
             "sweep of %s ended after %d rounds with %d of %d parts not drained; an error: %s",

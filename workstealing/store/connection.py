@@ -403,7 +403,8 @@ class OneAttempt(AbstractConnection):
             first = reply[0] if type(reply) is list and reply else reply
             if isinstance(first, ConnectionError):
                 raise first
-            if not isinstance(reply, int | bytes | list | ResponseError) or reply is False:
+            is_whole = reply is None or isinstance(reply, int | bytes | list | ResponseError)
+            if not is_whole or reply is False:
                 # Not all of it has come, which the parser says by an object of its own.
                 return
             replies.append(reply)

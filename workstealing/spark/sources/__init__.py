@@ -10,9 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from workstealing.errors import ConfigurationError, MissingExtraError
+from workstealing.spark.making import DEFAULT_CLIENT
+from workstealing.spark.sessions import make_active
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from workstealing.spark.checking import ExecutorCheck
 
 # Where the DataSource of each format is: in a module that is named as the format.
 _SOURCES = {
@@ -32,17 +36,27 @@ _BOUNDS = {
 logger = logging.getLogger("workstealing.spark")
 
 
-def register(spark: SparkSession) -> None:
+def register(
+    spark: SparkSession, *, check: bool = False, client: str = DEFAULT_CLIENT
+) -> list[ExecutorCheck]:
     """Make all formats of this package known to a session; once is enough, twice does no harm.
+
+    Spark finds them for this thread. For another thread, or when Ctrl-C has ended a query of this
+    one, it says DATA_SOURCE_NOT_FOUND until you call this there again.
 
     A format that cannot be served here is left out, and a warning in the log says why; the others
     are served.
 
     Arguments:
         spark: a session, of Spark Connect too.
+        check: let a small task on each executor look for the package, for the address of Redis, and
+            whether Redis answers there.
+        client: the formats' option of that name, for the check.
 
-    Raises: MissingExtraError without pyspark; ConfigurationError for PySpark 3.5, which has no data
-    sources.
+    Returns: what was found on each executor, nothing without a check. Raises: MissingExtraError
+    without pyspark; ConfigurationError for PySpark 3.5, which has no data sources, and, when the
+    formats are known, if an executor lacks something: a sentence for each problem. A warning in the
+    log names executors of which nobody knows. Without a check neither a job nor a round trip.
     """
     _require_data_sources()
     served = []
@@ -55,6 +69,14 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(source)
         served.append(module)
     _warn_of_limits(served)
+    make_active(spark)
+    if not check:
+        return []
+    from workstealing.spark.checking import check_executors, require_executors
+
+    checks = check_executors(spark, client)
+    require_executors(checks)
+    return checks
 
 
 def _require_data_sources() -> None:
