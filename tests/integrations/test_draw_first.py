@@ -171,7 +171,7 @@ class TestFlask:
         body.close()
         assert events == ["tidy", "slice"]
 
-    @pytest.mark.parametrize("way", ["class", "iteration", "list", "patched", "wrapped"])
+    @pytest.mark.parametrize("way", ["class", "iteration", "list", "patched", "wrapped", "foreign"])
     def test_code_that_runs_while_a_response_is_sent_belongs_to_the_request(
         self, dismissing: Recruiter, recruiter: Recruiter, events: list[object], way: str
     ) -> None:
@@ -212,6 +212,20 @@ class TestFlask:
         if way == "wrapped":
             inner = app.wsgi_app
             app.wsgi_app = lambda environ, start: ClosingIterator(inner(environ, start), tidy)  # type: ignore[method-assign]
+        elif way == "foreign":
+            # A middleware's own iterable that ends like Flask's result.
+            inner = app.wsgi_app
+
+            def outer(environ: Any, start: Any) -> Any:
+                result: Any = inner(environ, start)
+
+                def parts() -> Any:
+                    tidy()
+                    yield from result
+
+                return ClosingIterator(parts(), result._callbacks[-1])
+
+            app.wsgi_app = outer  # type: ignore[method-assign]
         WorkStealing(app, dismissing)
         body: Any = app(environment(), start_response)
         events.append(b"".join(body))

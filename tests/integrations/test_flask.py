@@ -190,6 +190,48 @@ def test_when_receives_the_flask_response_while_the_request_is_at_hand(
     assert events == ["home", ("/", 200, 4)]
 
 
+@pytest.mark.parametrize("path", ["/decorated", "/streamed"])
+def test_a_decorators_when_receives_flasks_own_response(
+    app: flask.Flask, recruiter: Recruiter, events: list[object], path: str
+) -> None:
+    """The extension has no `when`, so the app hands its responses over from this request on."""
+    made: list[flask.Response] = []
+    seen: list[flask.Response] = []
+
+    @recruiter.enlists(when=noting(seen, lambda response: response))
+    def part() -> str:
+        return "part"
+
+    @app.get("/decorated")
+    def decorated() -> flask.Response:
+        made.append(flask.Response(part()))
+        return made[0]
+
+    @app.get("/streamed")
+    def streamed() -> flask.Response:
+        made.append(flask.Response((part() for _ in "1"), headers={"Content-Length": "4"}))
+        return made[0]
+
+    WorkStealing(app, recruiter)
+    assert get(app, path) == (200, b"part")
+    assert len(made) == len(seen) == 1
+    assert seen[0] is made[0]
+    assert events == ["slice"]
+
+
+def test_a_response_that_is_handed_over_twice_is_asked_about_once(
+    app: flask.Flask, recruiter: Recruiter
+) -> None:
+    """Two threads may both find that the app does not hand its responses over yet."""
+    seen: list[object] = []
+    WorkStealing(app, recruiter, when=noting(seen, lambda response: response))
+    application = app.wsgi_app.__self__  # type: ignore[attr-defined]
+    application._is_telling = False
+    application.tell()
+    get(app, "/")
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_when_sees_what_after_request_made_of_the_response(
     app: flask.Flask, recruiter: Recruiter, events: list[object], early: bool

@@ -21,7 +21,6 @@ from workstealing.recruiting.deferral import (
     Deferral,
     Enlister,
     Recruit,
-    When,
     current,
 )
 
@@ -29,6 +28,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+_new = object.__new__
 _BODIES = ("http.response.body", "http.response.zerocopysend")
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -75,7 +75,14 @@ class WorkStealingMiddleware(Middleware[ASGIApplication]):
         if scope["type"] != "http" or (outer is not None and not outer.closed):
             await self._app(scope, receive, send)
             return
-        exchange = _AsgiExchange(send, self._recruiter, self._when)
+        # All in one frame, because each call of a function would cost a twentieth of the whole: the
+        # constructor of a Deferral, and Deferral.draw_now.
+        exchange = _new(_AsgiExchange)
+        exchange.recruiter = self._recruiter
+        exchange.when = self._when
+        exchange.offers = exchange.recruit = exchange.wanted = exchange.known = None
+        exchange.responded = exchange.closed = exchange.finished = False
+        exchange.server_send = send
         token = current.set(exchange)
         try:
             await self._app(scope, receive, exchange.send)
@@ -87,6 +94,12 @@ class WorkStealingMiddleware(Middleware[ASGIApplication]):
             current.reset(token)
         if not exchange.finished:
             exchange.drop()
+        elif self._draw is not None and exchange.offers is None and exchange.responded:
+            exchange.recruit = self._draw()
+            if exchange.recruit is None:
+                exchange.closed = True
+            else:
+                exchange.close()
         elif exchange.draw_now():
             exchange.close()
 
@@ -96,6 +109,8 @@ class LoopDeferral(Deferral):
 
     Arguments as of Deferral.
     """
+
+    __slots__ = ()
 
     def _enlist(self, recruiter: Enlister) -> None:
         draw = getattr(recruiter, "draw", None)
@@ -110,17 +125,18 @@ class LoopDeferral(Deferral):
 
 
 class _AsgiExchange(LoopDeferral):
-    """One request: it watches the messages of the response go by, and changes none."""
+    """One request: it watches the messages of the response go by, and changes none.
 
-    _trailers = False
+    Arguments as of Deferral. The middleware sets the other attributes: a constructor of this
+    class's own would cost a twentieth of the whole.
+    """
+
+    __slots__ = ("_start", "_trailers", "finished", "server_send")
+
     _start: Message
-    finished = False
-
-    def __init__(self, send: Send, recruiter: Enlister, when: When | None) -> None:
-        # The same as in Deferral; a call of its constructor would cost a tenth of the whole.
-        self._recruiter = recruiter
-        self.when = when
-        self._send = send
+    _trailers: bool
+    finished: bool
+    server_send: Send
 
     def response(self) -> object:
         """Return the response object that `when` receives."""
@@ -134,14 +150,15 @@ class _AsgiExchange(LoopDeferral):
         kind = message["type"]
         if kind == "http.response.start":
             self._start = message
-            self._trailers = message.get("trailers", False)
+            self._trailers = "trailers" in message and message["trailers"]
             self.responded = True
             if self.when is not None:
                 self.ask()
         elif kind in _BODIES:
-            self.finished = not (message.get("more_body") or self._trailers)
+            more = "more_body" in message and message["more_body"]
+            self.finished = not (more or self._trailers)
         elif kind == "http.response.pathsend":
             self.finished = not self._trailers
         elif kind == "http.response.trailers":
             self.finished = not message.get("more_trailers", False)
-        return self._send(message)
+        return self.server_send(message)

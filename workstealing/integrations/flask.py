@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import Any
 
 from workstealing.errors import ConfigurationError, MissingExtraError
-from workstealing.integrations.wsgi import Exchange, or_default
+from workstealing.integrations.wsgi import Exchange, WorkStealingMiddleware, or_default
 from workstealing.recruiting.deferral import Enlister, When, current
 
 try:
@@ -22,13 +22,12 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtraError("flask", "flask") from error
 
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
-
 _NAME = "workstealing"
 # Sending these runs no code of the application's, unless the response has some.
 _INERT = frozenset({list, tuple})
 _SENDING = ("close", "get_app_iter", "iter_encoded")
+_RESPONSE = flask.Response
+_ENCODING = getattr(Response("").iter_encoded(), "gi_code", object())
 
 
 class WorkStealing:
@@ -71,33 +70,28 @@ class WorkStealing:
                 " install it once"
             )
         app.extensions[_NAME] = self
-        app.process_response = _telling(app)  # type: ignore[assignment, method-assign]
-        app.wsgi_app = _FlaskApplication(app, app.wsgi_app, self._recruiter, self._when)  # type: ignore[method-assign]
+        application = _FlaskApplication(app, self._recruiter, self._when)
+        # A bound method is called quicker than an object.
+        app.wsgi_app = application.__call__  # type: ignore[method-assign]
 
 
 class _FlaskExchange(Exchange):
-    """A request of one Flask app, with Flask's own response."""
+    """A request of one Flask app, with Flask's own response once that is known."""
 
-    flask_response: flask.Response | None = None
+    __slots__ = ()
 
-    def __init__(
-        self,
-        app: flask.Flask,
-        environ: WSGIEnvironment,
-        start_response: StartResponse,
-        recruiter: Enlister,
-        when: When | None,
-    ) -> None:
-        # The same as in Exchange; a call of its constructor would cost a tenth of the whole.
-        self._recruiter = recruiter
-        self.when = when
-        self.environ = environ
-        self._start_response = start_response
-        self.app = app
+    middleware: _FlaskApplication
+    known: flask.Response | None
+
+    def offer(self, recruiter: Enlister, when: When | None = None, by: object = None) -> bool:
+        """As of `Deferral`; a `when` is asked about Flask's own response."""
+        if when is not None:
+            self.middleware.tell()
+        return super().offer(recruiter, when, by)
 
     def started(self) -> None:
         """Ask the governing `when` unless it was asked about Flask's own response."""
-        if self.flask_response is None:
+        if self.known is None:
             self.ask()
 
     def response(self) -> object:
@@ -105,9 +99,9 @@ class _FlaskExchange(Exchange):
 
         Flask has no response if its own finishing of the response has failed.
         """
-        if self.flask_response is not None:
-            return self.flask_response
-        return flask.Response(status=self._status, headers=list(self._headers))
+        if self.known is not None:
+            return self.known
+        return flask.Response(status=self.status, headers=list(self.headers))
 
     def is_inert(self, result: object) -> bool:
         """Say whether the body is whole, and only Werkzeug's own code sends and closes it.
@@ -115,19 +109,28 @@ class _FlaskExchange(Exchange):
         Then `call_on_close` holds no function, the response's class overrides no such method, and
         no middleware further in has wrapped the response.
         """
-        response = self.flask_response
-        if type(result) is not ClosingIterator or response is None:
+        if type(result) is not ClosingIterator:
             return False
         try:
-            # Flask's result closes its response last, by a method of the class.
-            return (
+            # Werkzeug closes the encoding of the parts first, and then, by a method of the class,
+            # the response.
+            callbacks: Any = result._callbacks  # noqa: SLF001
+            encoding, closing = callbacks
+            response = closing.__self__
+            kind: Any = type(response)
+            if (
                 type(response.response) in _INERT
                 and not response._on_close  # noqa: SLF001 - a class may override it
-                and result._callbacks[-1].__self__ is response  # type: ignore[attr-defined] # noqa: SLF001
-                and _sends_as_werkzeug(type(response))  # type: ignore[arg-type] # a class has a hash
-            )
-        except (AttributeError, LookupError):
+                and encoding.__self__.gi_code is _ENCODING
+                and (kind is _RESPONSE or _sends_as_werkzeug(kind))
+            ):
+                return True
+        except (AttributeError, TypeError, ValueError):
             return False
+        if self.known is None and isinstance(response, flask.Response):
+            # For the `when` of a function that the body calls.
+            self.known = response
+        return False
 
 
 @cache
@@ -136,47 +139,47 @@ def _sends_as_werkzeug(kind: type[flask.Response]) -> bool:
     return all(getattr(kind, name) is getattr(Response, name) for name in _SENDING)
 
 
-class _FlaskApplication:
+class _FlaskApplication(WorkStealingMiddleware):
     """The WSGI side of a Flask application."""
 
-    def __init__(
-        self,
-        app: flask.Flask,
-        wsgi_app: WSGIApplication,
-        recruiter: Enlister,
-        when: When | None,
-    ) -> None:
-        self._app = app
-        self._wsgi_app = wsgi_app
-        self._recruiter = recruiter
-        self._when = when
+    def __init__(self, app: flask.Flask, recruiter: Enlister, when: When | None) -> None:
+        super().__init__(app.wsgi_app, recruiter, when)
+        self._exchange = _FlaskExchange
+        self._inert = frozenset()
+        self.app = app
+        self._is_telling = False
+        if when is not None:
+            self.tell()
 
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        outer = current.get()
-        if outer is not None and not outer.closed:
-            return self._wsgi_app(environ, start_response)
-        exchange = _FlaskExchange(self._app, environ, start_response, self._recruiter, self._when)
-        return exchange.answer(self._wsgi_app)
+    def tell(self) -> None:
+        """Let the app hand its responses to their requests, from the next one on, for a `when`.
+
+        The responses are those after every after_request function, in any order of registration, so
+        `when` sees the final one, for example a 304 of such a function. The signal
+        `request_finished` would serve as well, at ten times the price. Without a `when`, requests
+        are spared this.
+        """
+        if not self._is_telling:
+            # Two threads may come here at once: a response that is handed over twice is asked about
+            # once.
+            self.app.process_response = _telling(self.app)  # type: ignore[assignment, method-assign]
+            self._is_telling = True
 
 
 def _telling(app: flask.Flask) -> Callable[[flask.Response], flask.Response]:
-    """Return a function that finishes a response like the app, and hands it to the request.
-
-    The returned function runs after every after_request function, in any order of registration, so
-    `when` sees the final response, for example a 304 of such a function. The signal
-    `request_finished` would serve as well, at ten times the price.
-    """
+    """Return a function that finishes a response like the app, and hands it to the request."""
     finish = app.process_response
 
     def process_response(response: flask.Response) -> flask.Response:
         response = finish(response)
         exchange = current.get()
-        if type(exchange) is _FlaskExchange and exchange.app is app:
-            exchange.flask_response = response
-            exchange.responded = True
+        if (
+            type(exchange) is _FlaskExchange
+            and exchange.middleware.app is app
+            and exchange.known is not response
+        ):
             # Now, while Flask still holds the request.
-            if exchange.when is not None:
-                exchange.ask()
+            exchange.respond(response)
         return response
 
     return process_response

@@ -36,6 +36,7 @@ from workstealing.recruiting.deferral import Deferral, Enlister, When, current
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+_new = object.__new__
 T = TypeVar("T")
 AppT = TypeVar("AppT")
 
@@ -143,17 +144,7 @@ class Middleware(Generic[AppT]):
         self._app = app
         self._recruiter = or_default(recruiter)
         self._when = when
-
-
-class WorkStealingMiddleware(Middleware["WSGIApplication"]):
-    """A WSGI application whose requests enlist once answered; arguments as of `Middleware`."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
-        outer = current.get()
-        if outer is not None and not outer.closed:
-            return self._app(environ, start_response)
-        return Exchange(environ, start_response, self._recruiter, self._when).answer(self._app)
+        self._draw: Any = getattr(self._recruiter, "draw", None) if when is None else None
 
 
 def or_default(recruiter: Enlister | None) -> Enlister:
@@ -168,53 +159,21 @@ def or_default(recruiter: Enlister | None) -> Enlister:
 class Exchange(Deferral):
     """One request of a WSGI application, with a deferred enlist; for integrations.
 
-    Arguments:
-        environ: as in PEP 3333.
-        start_response: as in PEP 3333.
-        recruiter: as of `Deferral`.
-        when: as of `Deferral`.
+    Arguments as of `Deferral`. The middleware sets the other attributes: a constructor of this
+    class's own would cost a twentieth of the whole. Status and headers are those of the response,
+    once the server has them.
     """
 
-    _status = ""
-    _headers: Sequence[tuple[str, str]] = ()
+    __slots__ = ("environ", "headers", "middleware", "server_start", "status")
 
-    def __init__(
-        self,
-        environ: WSGIEnvironment,
-        start_response: StartResponse,
-        recruiter: Enlister,
-        when: When | None,
-    ) -> None:
-        # The same as in Deferral; a call of its constructor would cost a tenth of the whole.
-        self._recruiter = recruiter
-        self.when = when
-        self.environ = environ
-        self._start_response = start_response
+    middleware: WorkStealingMiddleware
+    environ: WSGIEnvironment
+    server_start: StartResponse
+    status: str
+    headers: Sequence[tuple[str, str]]
 
-    def answer(self, app: WSGIApplication) -> Iterable[bytes]:
-        """Run the application.
-
-        Returns: the body for the server: the application's own result if this request is dismissed;
-        otherwise one with an enlist or a slice after its close. Raises: as the application.
-        """
-        token = current.set(self)
-        try:
-            result = app(self.environ, self.start_response)
-        except BaseException:
-            # A client waits: the server has yet to answer, or to cut the connection.
-            self.drop()
-            raise
-        finally:
-            current.reset(token)
-        if self._status and self.is_inert(result):
-            if not ends_by_itself(self.environ, self._status, self._headers):
-                self.drop()
-                return result
-            if not self.draw_now():
-                return result
-            if self.is_left_open:
-                self.close()
-                return result
+    def wrapped(self, result: Iterable[bytes]) -> Iterable[bytes]:
+        """Return the body for the server: the result, with an enlist after its close."""
         wrapper = self.environ.get("wsgi.file_wrapper")
         if isinstance(wrapper, type) and isinstance(result, wrapper):
             _chain_file(result, self)
@@ -230,7 +189,7 @@ class Exchange(Deferral):
         No network lies between such a test client and the application, so a whole body has gone
         out.
         """
-        return getattr(self._start_response, "__module__", None) == _TEST_CLIENT
+        return getattr(self.server_start, "__module__", None) == _TEST_CLIENT
 
     def start_response(
         self,
@@ -241,14 +200,14 @@ class Exchange(Deferral):
     ) -> Callable[[bytes], object]:
         """Pass the response's start on to the server, and keep it if the server accepts it."""
         if exc_info is None:
-            write = self._start_response(status, headers)
+            write = self.server_start(status, headers)
         else:
             try:
-                write = self._start_response(status, headers, exc_info)
+                write = self.server_start(status, headers, exc_info)
             finally:
                 exc_info = None  # A traceback that reaches this frame must not keep itself alive.
-        self._status = status
-        self._headers = headers
+        self.status = status
+        self.headers = headers
         self.responded = True
         if self.when is not None:
             self.started()
@@ -260,10 +219,10 @@ class Exchange(Deferral):
 
     def response(self) -> object:
         """Return the response object that `when` receives."""
-        return WsgiResponse(self._status, self._headers)
+        return WsgiResponse(self.status, self.headers)
 
     def is_inert(self, result: object) -> bool:
-        """Say whether the result's sending and closing run no code of the application.
+        """Say whether a result of no plain type is sent and closed without the application's code.
 
         Such code may call decorated functions, which must find this request.
         """
@@ -286,10 +245,73 @@ class Exchange(Deferral):
         """Close the application's result, then enlist."""
         if close is not None:
             self.run(close)
-        if self._status and ends_by_itself(self.environ, self._status, self._headers):
+        if self.responded and ends_by_itself(self.environ, self.status, self.headers):
             self.close()
         else:
             self.drop()
+
+
+class WorkStealingMiddleware(Middleware["WSGIApplication"]):
+    """A WSGI application whose requests enlist once answered; arguments as of `Middleware`."""
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        recruiter: Enlister | None = None,
+        when: When | None = None,
+    ) -> None:
+        super().__init__(app, recruiter, when)
+        # Attributes of the object itself are found quicker than those of its class.
+        self._exchange: type[Exchange] = Exchange
+        self._inert = _INERT
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request.
+
+        Returns: the body for the server: the application's own result if this request is dismissed;
+        otherwise one with an enlist or a slice after its close. Raises: as the application.
+        """
+        outer = current.get()
+        if outer is not None and not outer.closed:
+            return self._app(environ, start_response)
+        # All in one frame, because each call of a function would cost a twentieth of the whole: the
+        # constructor of a Deferral, the usual headers, and Deferral.draw_now.
+        exchange = _new(self._exchange)
+        exchange.recruiter = self._recruiter
+        exchange.when = self._when
+        exchange.offers = exchange.recruit = exchange.wanted = exchange.known = None
+        exchange.responded = exchange.closed = False
+        exchange.middleware = self
+        exchange.environ = environ
+        exchange.server_start = start_response
+        token = current.set(exchange)
+        try:
+            result = self._app(environ, exchange.start_response)
+        except BaseException:
+            # A client waits: the server has yet to answer, or to cut the connection.
+            exchange.drop()
+            raise
+        finally:
+            current.reset(token)
+        if exchange.responded and (type(result) in self._inert or exchange.is_inert(result)):
+            for name, _ in exchange.headers:
+                if name == "Content-Length" and exchange.status >= "2":
+                    break
+            else:
+                if not ends_by_itself(environ, exchange.status, exchange.headers):
+                    exchange.drop()
+                    return result
+            if self._draw is not None and exchange.offers is None:
+                exchange.recruit = self._draw()
+                if exchange.recruit is None:
+                    exchange.closed = True
+                    return result
+            elif not exchange.draw_now():
+                return result
+            if exchange.is_left_open:
+                exchange.close()
+                return result
+        return exchange.wrapped(result)
 
 
 class _Body:
@@ -352,9 +374,6 @@ def ends_by_itself(
     """
     if not "2" <= status[:1] <= "9":
         return False  # An interim answer, or an unknown protocol.
-    for name, _ in headers:
-        if name == "Content-Length":  # the usual spelling
-            return True
     read = Headers(headers)
     if "content-length" in read:
         return True

@@ -98,20 +98,32 @@ class Deferral:
     One deferral belongs to one request. Threads do not share it.
     """
 
-    # Defaults on the class: a request makes one of these, and sets what differs.
-    _asked = False  # whether `when` was asked,
-    _wanted = False  # and its answer
-    _response: object = None
-    _recruit: Recruit | None = None  # by `draw_now`
-    _offers: dict[object, tuple[Enlister, When | None]] | None = None
-    responded = False
+    # A request makes one of these, and slots are set at half the price of a __dict__.
+    __slots__ = (
+        "closed",
+        "known",
+        "offers",
+        "recruit",
+        "recruiter",
+        "responded",
+        "wanted",
+        "when",
+    )
+
+    responded: bool
     """Whether the response is known."""
-    closed = False
+
+    closed: bool
     """Whether the request is over."""
 
     def __init__(self, recruiter_default: Enlister, when_default: When | None = None) -> None:
-        self._recruiter = recruiter_default
+        self.recruiter = recruiter_default
         self.when = when_default
+        self.offers: dict[object, tuple[Enlister, When | None]] | None = None
+        self.recruit: Recruit | None = None  # by `draw_now`
+        self.known: object = None
+        self.wanted: bool | None = None  # the answer of `when`; None: it was not asked
+        self.responded = self.closed = False
 
     def offer(self, recruiter: Enlister, when: When | None = None, by: object = None) -> bool:
         """Let this recruiter and this `when` govern the request; the last offer wins.
@@ -125,13 +137,13 @@ class Deferral:
         """
         if self.closed:
             return False
-        if self._recruit is None:
-            if self._offers is None:
-                self._offers = {}
+        if self.recruit is None:
+            if self.offers is None:
+                self.offers = {}
             # A repeated offer moves to the end: it is the last one now.
-            self._offers.pop(by, None)
-            self._offers[by] = self._recruiter, self.when = recruiter, when
-            self._asked = False
+            self.offers.pop(by, None)
+            self.offers[by] = self.recruiter, self.when = recruiter, when
+            self.wanted = None
         return True
 
     def withdraw(self, by: object) -> None:
@@ -142,12 +154,12 @@ class Deferral:
         Arguments:
             by: as given to offer().
         """
-        if self._recruit is not None or self._offers is None:
+        if self.recruit is not None or self.offers is None:
             return
-        self._offers.pop(by, None)
-        others = list(self._offers.values())
-        self._recruiter, self.when = others[-1] if others else (self._recruiter, _never)
-        self._asked = False
+        self.offers.pop(by, None)
+        others = list(self.offers.values())
+        self.recruiter, self.when = others[-1] if others else (self.recruiter, _never)
+        self.wanted = None
 
     def respond(self, response: object) -> None:
         """Take the response, and ask the governing `when` about it.
@@ -158,7 +170,7 @@ class Deferral:
         """
         if self.closed:
             return
-        self._response = response
+        self.known = response
         self.responded = True
         if self.when is not None:
             self.ask()
@@ -172,13 +184,13 @@ class Deferral:
         """
         if self.responded and (self.when is None or self._is_wanted()):
             try:
-                draw = self._recruiter.draw  # type: ignore[attr-defined]
+                draw = self.recruiter.draw  # type: ignore[attr-defined]
             except AttributeError:
                 # An enlister of the user's own draws when it enlists.
                 return True
             recruit = draw()
             if recruit is not None:
-                self._recruit = recruit
+                self.recruit = recruit
                 return True
         self.closed = True
         return False
@@ -191,14 +203,14 @@ class Deferral:
         """
         if self.closed:
             return
-        recruit = self._recruit
+        recruit = self.recruit
         wanted = recruit is not None or self._is_wanted()
         # Before the enlist, so code inside the slice finds no request to defer to.
         self.closed = True
         if recruit is not None:
             self._serve(recruit)
         elif wanted:
-            self._enlist(self._recruiter)
+            self._enlist(self.recruiter)
 
     def drop(self) -> None:
         """End the request without an enlist, because its client would have to wait for it.
@@ -207,8 +219,8 @@ class Deferral:
         """
         if not self.closed:
             self.closed = True
-            if self._recruit is not None:
-                self._recruit.skip()
+            if self.recruit is not None:
+                self.recruit.skip()
 
     def _enlist(self, recruiter: Enlister) -> None:
         """Enlist here and now; an integration that may not block overrides this."""
@@ -223,20 +235,19 @@ class Deferral:
             return False
         if self.when is None:
             return True
-        if not self._asked:
+        if self.wanted is None:
             self.ask()
-        return self._wanted
+        return bool(self.wanted)
 
     def response(self) -> object:
         """Return the response object that `when` receives."""
-        return self._response
+        return self.known
 
     def ask(self) -> None:
         """Ask the governing `when`; the response is known."""
-        self._asked = True
-        self._wanted = False
+        self.wanted = False
         if self.when is not None:
-            self._wanted = is_wanted(self._recruiter, self.when, self.response())
+            self.wanted = is_wanted(self.recruiter, self.when, self.response())
 
 
 current: ContextVar[Deferral | None] = ContextVar("workstealing_deferral", default=None)
