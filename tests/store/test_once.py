@@ -157,9 +157,15 @@ OTHERS: dict[str, tuple[Callable[[Any], Callable[[], Any]], Callable[[Any], Any]
         None,
     ),
     "append": (
-        lambda c: partial(Log(c, "n").append, b"e"),
-        lambda c: Log(c, "n").read(0, 9),
+        lambda c: partial(Log(c, "n", 3).append, b"e"),
+        lambda c: Log(c, "n", 3).read(0, 9),
         [b"e"],
+    ),
+    # It has to be there before.
+    "append into the middle of a block": (
+        lambda c: partial(Log(c, "fair").append, b"e"),
+        lambda c: Log(c, "fair").read(0, 9),
+        [b"e"] * 3,
     ),
     "write to a fair queue": (
         lambda c: partial(FairQueue(c, "n").write, "t", {"a": 1}),
