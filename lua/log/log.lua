@@ -10,6 +10,9 @@ local LOG_VERSION = '1'
 -- Its value in this log, which may be of a newer version: refuse() sets it.
 local log_mark = LOG_VERSION
 
+-- The news of a log are trimmed by one append of so many entries.
+local NEWS_KEPT = 64
+
 -- Refuses facts, which begin with the mark, that are no log's. reads: whether the script only reads.
 -- Returns an error reply or nil.
 local function refuse(meta, facts, reads)

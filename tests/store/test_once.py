@@ -145,6 +145,13 @@ def test_asyncio(door: tuple[str, FaultyServer]) -> None:
     asyncio.run(main())
 
 
+def _appending(log: Log) -> Callable[[], Any]:
+    """Return an append whose block is there, and whose script the server knows."""
+    for _ in range(2):
+        log.append(b"e")
+    return partial(log.append, b"e")
+
+
 OTHERS: dict[str, tuple[Callable[[Any], Callable[[], Any]], Callable[[Any], Any], Any]] = {
     "set nx": (
         lambda c: partial(DurableKeys(c, "n").set, "k", 1, nx=True, ex=9),
@@ -157,9 +164,14 @@ OTHERS: dict[str, tuple[Callable[[Any], Callable[[], Any]], Callable[[Any], Any]
         None,
     ),
     "append": (
-        lambda c: partial(Log(c, "n").append, b"e"),
-        lambda c: Log(c, "n").read(0, 9),
+        lambda c: partial(Log(c, "n", 3).append, b"e"),
+        lambda c: Log(c, "n", 3).read(0, 9),
         [b"e"],
+    ),
+    "append into the middle of a block": (
+        lambda c: _appending(Log(c, "fair")),
+        lambda c: Log(c, "fair").length(),
+        7,
     ),
     "write to a fair queue": (
         lambda c: partial(FairQueue(c, "n").write, "t", {"a": 1}),

@@ -47,6 +47,7 @@ from workstealing.store.redis_versions import CONNECTION_OPTIONS, AbstractConnec
 
 Command = tuple[Any, ...]
 RepliesT = TypeVar("RepliesT", bound=Sequence[Any])
+_NUMBERS = frozenset((int, float))
 # Advice about a script's refusal, by its last words; other refusals hold their own advice.
 _ADVICE = tuple(
     (re.compile(ending, re.DOTALL).search, advice)
@@ -425,12 +426,9 @@ def spelled(words: Sequence[Any]) -> tuple[Any, ...]:
 
     hiredis crashes if a signal's handler raises while it makes a number's text.
     """
-    return tuple(
-        [
-            repr(each).encode() if type(each) is int or type(each) is float else each
-            for each in words
-        ]
-    )
+    if _NUMBERS.isdisjoint(map(type, words)):
+        return tuple(words)
+    return tuple([repr(each).encode() if type(each) in _NUMBERS else each for each in words])
 
 
 def takes_no_writes(reply: ResponseError) -> bool:

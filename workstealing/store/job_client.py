@@ -77,9 +77,12 @@ _REPLIES = frozenset({"AuthenticationError", "AuthorizationError", "BusyLoadingE
 _FEW_CONNECTIONS = "max number of clients reached"
 
 
+_CLUSTERS = (redis.RedisCluster, redis_asyncio.RedisCluster)
+
+
 def is_cluster(client: Any) -> bool:
     """Say whether a client talks to a Redis Cluster."""
-    return isinstance(client, redis.RedisCluster | redis_asyncio.RedisCluster)
+    return isinstance(client, _CLUSTERS)
 
 
 def is_async(client: Any) -> bool:

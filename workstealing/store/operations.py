@@ -29,6 +29,7 @@ from typing import overload as _overload
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError, ResponseError
 
+from workstealing.errors import ResentError
 from workstealing.store.blocking import AsyncAsker, ask
 from workstealing.store.connection import as_layout_error, checked, spelled
 from workstealing.store.job_client import JobClient, is_cluster
@@ -37,6 +38,7 @@ from workstealing.store.sending import (
     SentOnce,
     ask_uncached,
     node_known,
+    not_sent_again,
     once_on_cluster,
     sending_once,
 )
@@ -97,7 +99,8 @@ class Operation:
         """Return the command that names the script by its digest."""
         if self.script is None:
             return spelled(self.args)
-        return spelled(("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args))
+        number = b"%d" % len(self.keys)
+        return spelled(("EVALSHA", self.script.sha, number, *self.keys, *self.args))
 
     def by_text(self) -> tuple[Any, ...]:
         """Return the command that carries the script's text, and makes the server know it."""
@@ -267,35 +270,41 @@ async def run_async(client: Any, operation: Operation) -> Any:
 
 
 def _run_once(client: Any, operation: Operation) -> Any:
-    words, text = operation.by_digest(), operation.by_text()
+    words, options = operation.by_digest(), operation.options
     if is_cluster(client):
-        options = {**operation.options, **once_on_cluster(client, operation.keys)}
+        options = {**options, **once_on_cluster(client, operation.keys)}
         try:
             return client.execute_command(*words, **options)
         except NoScriptError:
-            return client.execute_command(*text, **options)
-    with sending_once():
+            return client.execute_command(*operation.by_text(), **options)
+    try:
         try:
-            return client.execute_command(SentOnce(words[0]), *words[1:], **operation.options)
+            return client.execute_command(SentOnce(words[0]), *words[1:], **options)
         except NoScriptError:
-            return client.execute_command(SentOnce(text[0]), *text[1:], **operation.options)
+            words = operation.by_text()
+            return client.execute_command(SentOnce(words[0]), *words[1:], **options)
+    except ResentError as error:
+        raise not_sent_again(error) from None
 
 
 async def _run_once_async(client: Any, operation: Operation) -> Any:
-    words, text = operation.by_digest(), operation.by_text()
+    words, options = operation.by_digest(), operation.options
     if is_cluster(client):
         # Only then it knows the map.
         await client.initialize()
-        options = {**operation.options, **once_on_cluster(client, operation.keys)}
+        options = {**options, **once_on_cluster(client, operation.keys)}
         try:
             return await client.execute_command(*words, **options)
         except NoScriptError:
-            return await client.execute_command(*text, **options)
-    with sending_once():
+            return await client.execute_command(*operation.by_text(), **options)
+    try:
         try:
-            return await client.execute_command(SentOnce(words[0]), *words[1:], **operation.options)
+            return await client.execute_command(SentOnce(words[0]), *words[1:], **options)
         except NoScriptError:
-            return await client.execute_command(SentOnce(text[0]), *text[1:], **operation.options)
+            words = operation.by_text()
+            return await client.execute_command(SentOnce(words[0]), *words[1:], **options)
+    except ResentError as error:
+        raise not_sent_again(error) from None
 
 
 def send_step(client: Any, step: Any) -> Any:

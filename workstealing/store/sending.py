@@ -58,16 +58,21 @@ class MayRepeat(str):
     __slots__ = ()
 
 
+def not_sent_again(error: ResentError) -> ConnectionError:
+    """Return the error of a call whose command the client would have sent again."""
+    return ConnectionError(
+        f"the connection failed before the reply to {error} was there: whether it was done is"
+        " not known, so it was not sent again; look, or call again if twice does no harm"
+    )
+
+
 @contextmanager
 def sending_once() -> Iterator[None]:
     """Stop the client before it sends again. Raises: redis.exceptions.ConnectionError then."""
     try:
         yield
     except ResentError as error:
-        raise ConnectionError(
-            f"the connection failed before the reply to {error} was there: whether it was done is"
-            " not known, so it was not sent again; look, or call again if twice does no harm"
-        ) from None
+        raise not_sent_again(error) from None
 
 
 def once_on_cluster(client: Any, keys: tuple[Any, ...]) -> Mapping[str, Any]:

@@ -50,13 +50,16 @@ def turns(groups: list[LogGroup]) -> list[int]:
 
 
 def calls(client: Any, log: Log) -> dict[str, int]:
-    """Return how often the server has called which command for an append, in scripts too."""
+    """Return how often the server has called which command for an append, in scripts too.
+
+    But for ZADD, which is left out by an append of the same millisecond.
+    """
     client.config_resetstat()
     log.append(b"x")
     return {
         name.removeprefix("cmdstat_"): stats["calls"]
         for name, stats in client.info("commandstats").items()
-        if not name.startswith(("cmdstat_config", "cmdstat_info"))
+        if not name.startswith(("cmdstat_config", "cmdstat_info", "cmdstat_zadd"))
     }
 
 
@@ -67,6 +70,8 @@ def test_groups_in_which_nobody_waits_cost_an_append_one_command(
 ) -> None:
     client = redis7.client()
     log = log_on(redis7)
+    # The scripts are new to the server.
+    log.append(b"x")
     log.append(b"x")
     without = calls(client, log)
     groups_on(redis7, number)
@@ -76,6 +81,7 @@ def test_groups_in_which_nobody_waits_cost_an_append_one_command(
         group.seek("last")
         in_line(group)
     late = log_on(redis7, LATER_MS)
+    late.append(b"x")
     late.append(b"x")
     assert calls(client, late) == without | {"zrangebyscore": 1}
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from workstealing.errors import ConfigurationError
 from workstealing.store.fleet import placed
@@ -96,8 +95,7 @@ class LogNames(NamesBeside[LogGroupNames]):
         return self.base + b"written:" + to_bytes(checked_text(query, "query"))
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """The facts of a log that this process knows: a guess that only saves round trips.
 
     Fields: block: how many entries a block has; next: the offset of the next entry; kept: the
@@ -185,7 +183,7 @@ class LogBase(Structure):
             # Another log of this name, older or newer: the next read tells which.
             facts.setdefault("epoch", b"")
         # One assignment: threads see all of it or nothing.
-        self.known = replace(known, **facts)
+        self.known = known._replace(**facts)
 
     def has_lost(self, asked: Known, tail: int) -> bool:
         """Say whether the log ends sooner than it did; then forget the cached blocks.
