@@ -40,6 +40,14 @@ if ARGV[2] == '' and not is_dry and cursor ~= from then
 end
 local mended, wakes = 0, false
 
+-- Removes a field that nothing needs.
+local function drop(key, field)
+  mended = mended + 1
+  if not is_dry then
+    redis.call('HDEL', key, field)
+  end
+end
+
 -- Lets a message be served again that nothing leads to.
 local function find_again(id, d)
   local text = redis.call('HGET', KEYS[MESSAGES], id)
@@ -70,10 +78,7 @@ function mend.accounts(account, text)
   if not a then
     -- Its messages are found again by their own part.
     unbelieved = nil
-    mended = mended + 1
-    if not is_dry then
-      redis.call('HDEL', KEYS[ACCOUNTS], account)
-    end
+    drop(KEYS[ACCOUNTS], account)
     return
   end
   local flying, tag_before = a.flying, a.tag
@@ -154,10 +159,7 @@ function mend.held(id, _)
       end
     end
   elseif not d then
-    mended = mended + 1
-    if not is_dry then
-      redis.call('HDEL', KEYS[HELD], id)
-    end
+    drop(KEYS[HELD], id)
   elseif d.is_flying then
     if not redis.call('ZSCORE', KEYS[LEASES], id) then
       -- It lapses now, unless its consumer comes first.
@@ -197,10 +199,7 @@ end
 
 function mend.tracking(field, id)
   if redis.call('HEXISTS', KEYS[MESSAGES], id) == 0 then
-    mended = mended + 1
-    if not is_dry then
-      redis.call('HDEL', KEYS[TRACKING], field)
-    end
+    drop(KEYS[TRACKING], field)
   end
 end
 
@@ -208,20 +207,14 @@ function mend.dedupe(field, text)
   local id, ends, lasts = deduped_by(text)
   local holds = id and lasts and ends > at
   if not holds and (lasts or redis.call('HEXISTS', KEYS[MESSAGES], id or '') == 0) then
-    mended = mended + 1
-    if not is_dry then
-      redis.call('HDEL', KEYS[DEDUPE], field)
-    end
+    drop(KEYS[DEDUPE], field)
   end
 end
 
 function mend.reads(field, text)
   local moment = moment_of_receipt(text)
   if string.find(field, '^read:') and not (moment and moment + UNDER_WAY_MS > at) then
-    mended = mended + 1
-    if not is_dry then
-      redis.call('HDEL', KEYS[META], field)
-    end
+    drop(KEYS[META], field)
   end
 end
 

@@ -39,6 +39,9 @@ if not found then
 end
 if ARGV[5] ~= '' then
   redis.call('RESTORE', deadlines, 0, ARGV[5], 'REPLACE')
+elseif deadlines then
+  -- Of an earlier hash of this name, which somebody has deleted: the new one must not inherit them.
+  redis.call('UNLINK', deadlines)
 end
 if ARGV[4] ~= '' then
   redis.call('ZADD', due, ARGV[4], key)

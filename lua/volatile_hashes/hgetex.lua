@@ -1,48 +1,20 @@
 -- HGETEX hash EX | PX | EXAT | PXAT time | PERSIST FIELDS n field ..., for a volatile hash.
--- KEYS: hash, deadlines, due, mark. ARGV: mark, then the arguments in the command's own order.
+--   KEYS[1] hash
+--   KEYS[2] deadlines
+--   KEYS[3] due
+--   KEYS[4] mark
+--   ARGV[1] the time of a usual call, which has EX or PX, in ms; else the mark
+--   ARGV[2..] of a usual call: the mark, fields; else the arguments in the command's own order
 -- Returns a list of values, nil for what is missing or expired.
---@include hash
+--@include timed
 local hash, deadlines, due, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local at = now()
-local options, problem = deadline_options(ARGV, 'hgetex', at)
-if problem then
-  return problem
-end
-local gone = options.at and is_past(options.at, at)
-local schedules = options.at and not gone
-problem = refuse(hash, deadlines, due, mark, ARGV[1], schedules)
-if problem then
-  return problem
-end
-local fields, present, taken = fields_argument(ARGV, 2), {}, {}
-local values = live_values(hash, deadlines, fields, at)
-for i, field in ipairs(fields) do
-  if taken[field] then
-    values[i] = false
-  elseif values[i] then
-    present[#present + 1] = field
-    taken[field] = gone
-  end
-end
-if #present == 0 then
-  return schedules and refuse_due(due) or values
-end
-if schedules then
-  problem = schedule(due, hash, options.at)
-  if problem then
-    return problem
-  end
-  set_deadline(deadlines, present, options.at)
+local at, ms = now(), tonumber(ARGV[1])
+local values = ms and touch_usual(hash, deadlines, due, mark, ARGV[2], at, at + ms, ARGV, 3, #ARGV)
+if values then
   return values
 end
--- From here on the parts that most calls do without.
 do
-  --@include hash
-  if gone then
-    remove(hash, deadlines, present)
-  else
-    clear_deadline(deadlines, present)
-  end
-  tidy(hash, deadlines, due)
-  return values
+  --@include timed
+  local args = ms and spelled_out(ARGV[2], ARGV[1], ARGV, 3, #ARGV) or ARGV
+  return touch_any(hash, deadlines, due, mark, args, at)
 end

@@ -24,13 +24,13 @@ def test_the_blocks(spark: SparkSession, redis7: RedisServer, tmp_path: Path) ->
         'format("workstealing.ick")': f'format("workstealing.ick").option("url", "{redis7.url}")',
         # Fewer ick shards are fewer tasks.
         '"ickShards", 8': '"ickShards", 2',
+        "checkpoints/documents": str(tmp_path),
     }
-    found: set[str] = set()
     with running("docs/spark_ick.md", replace=here) as page:
         page.run(spark=spark)
         assert ShardedIck(redis7.client(), "documents").stats()["pset_size"] == 2
-        names = page.run(search=found, checkpoint=str(tmp_path))
+        names = page.run()
     names["query"].processAllAvailable()
     names["query"].stop()
-    assert found == {"17", "4"}
+    assert names["search"] == {"17", "4"}
     assert ShardedIck(redis7.client(), "documents").stats()["total_size"] == 0

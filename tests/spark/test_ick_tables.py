@@ -115,7 +115,7 @@ class TestReading:
 
     def test_other_columns_are_refused(self, redis7: RedisServer) -> None:
         made = source(redis7, name="orders")
-        for ask in (made.reader, made.streamReader):
+        for ask in (made.reader, made.stream_reader):
             with pytest.raises(ConfigurationError, match=r"leave .schema\(...\) out"):
                 ask(columns_of("member string, score float"))
 

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 def test_the_blocks(spark: SparkSession, redis7: RedisServer, tmp_path: Path) -> None:
     text = 'format("workstealing.log")'
-    here = {text: f'{text}.option("url", "{redis7.url}")'}
+    here = {
+        text: f'{text}.option("url", "{redis7.url}")',
+        "checkpoints/users": str(tmp_path),
+    }
     with running("docs/spark_log.md", replace=here) as page:
-        names = page.run(spark=spark, checkpoint=str(tmp_path))
+        names = page.run(spark=spark)
         assert Log(redis7.client(), "activity").length() == 2
         page.run()
     names["query"].processAllAvailable()

@@ -159,3 +159,35 @@ def test_filters_are_taken_where_each_query_has_its_own_read(
     filters = [of("key", "EqualTo", "x")]
     is_taken = keeps if given is None else given
     assert Reader(given).pushFilters(filters) == ([] if is_taken else filters)
+
+
+class TestASettingThatIsOff:
+    """As PySpark's planner looks at a reader: with its setting in a local variable."""
+
+    @staticmethod
+    def warnings(
+        caplog: pytest.LogCaptureFixture, *, pushes: bool | None, is_on: bool
+    ) -> list[str]:
+        class Reader(Pushing):
+            _options = SimpleNamespace(pushes=pushes, format="workstealing.redis")
+
+        def plan(enable_pushdown: bool) -> Any:
+            return getattr(Reader().pushFilters, "__func__", None), enable_pushdown
+
+        caplog.clear()
+        inherited = getattr(DataSourceReader, "pushFilters", None)
+        assert plan(is_on) == (inherited, is_on)
+        return [record.getMessage() for record in caplog.records]
+
+    def test_an_option_that_does_nothing_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        (said,) = self.warnings(caplog, pushes=True, is_on=False)
+        assert said.startswith("format 'workstealing.redis': the option pushFilters=true is given")
+        assert "spark.conf.set('spark.sql.python.filterPushdown.enabled', True)" in said
+        for pushes, is_on in ((True, True), (None, False), (False, False)):
+            assert self.warnings(caplog, pushes=pushes, is_on=is_on) == []
+
+    def test_this_pyspark_has_the_setting_where_it_is_looked_for(self) -> None:
+        planner = pytest.importorskip("pyspark.sql.worker.plan_data_source_read")
+        if not hasattr(DataSourceReader, "pushFilters"):
+            pytest.skip("this PySpark pushes no filters")
+        assert "enable_pushdown" in planner._main.__code__.co_varnames

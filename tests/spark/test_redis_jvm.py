@@ -13,6 +13,8 @@ from support.servers import RedisCluster3, RedisServer
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import StreamingQueryException
+
 from workstealing.spark.sources.redis import RedisSource
 
 if TYPE_CHECKING:
@@ -160,6 +162,29 @@ class TestTables:
         assert 0 < left <= 60
         assert read("hash") == []
 
+    def test_nested_columns_are_json_and_come_back(
+        self, session: SparkSession, redis7: RedisServer
+    ) -> None:
+        table = session.sql(
+            """
+            SELECT 'a' AS key, array(1, null) AS numbers, map('x', 0.5D) AS shares,
+                   named_struct('day', DATE'2026-11-24', 'names', array('b')) AS more,
+                   TIMESTAMP_NTZ'2026-11-24 22:00:00' AS local
+            UNION ALL SELECT 'b', null, null, null, null
+            """
+        )
+        given = {"url": redis7.url, "type": "hash"}
+        table.write.format(FORMAT).options(**given).mode("append").save()
+        assert redis7.client().hgetall("a") == {
+            b"numbers": b"[1,null]",
+            b"shares": b'{"x":0.5}',
+            b"more": b'{"day":"2026-11-24","names":["b"]}',
+            b"local": b"2026-11-24T22:00:00",
+        }
+        redis7.client().hset("b", "other", "1")
+        found = session.read.format(FORMAT).options(**given).schema(table.schema).load("*")
+        assert sorted(found.collect()) == sorted(table.collect())
+
     def test_the_save_mode_overwrite_is_refused_and_no_secret_is_shown(
         self, session: SparkSession, redis7: RedisServer
     ) -> None:
@@ -174,6 +199,25 @@ class TestTables:
 
 
 class TestStreams:
+    def test_a_refused_stream_ends_with_our_sentence(
+        self, session: SparkSession, redis7: RedisServer, tmp_path: Path
+    ) -> None:
+        reading = session.readStream.format(FORMAT).options(
+            url=redis7.url, type="hash", keys="clicks"
+        )
+        query = (
+            reading.schema("key string, n bigint")
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        with pytest.raises(StreamingQueryException) as caught:
+            query.awaitTermination(300)
+        text = str(caught.value)
+        assert "readStream reads Redis' streams, but type=hash is given" in text
+        assert "UnboundLocalError" not in text
+
     def test_a_stream_is_read_in_batches_and_written_where_it_left_off(
         self, session: SparkSession, cluster: RedisCluster3, tmp_path: Path
     ) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -23,15 +27,16 @@ from pyspark.sql.types import (
     ShortType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.making import ClientSettings
+from workstealing.spark.sources.arrow import as_bytes
 from workstealing.spark.sources.options import Positions
 from workstealing.spark.sources.pushing import sorted_out
-from workstealing.spark.sources.redis import checked_for_writing
-from workstealing.spark.sources.redis_columns import default_schema, shape_of, typed
+from workstealing.spark.sources.redis_columns import arrow_type, default_schema, shape_of, typed
 from workstealing.spark.sources.redis_keys import (
     ListedKeys,
     ScannedKeys,
@@ -41,8 +46,28 @@ from workstealing.spark.sources.redis_keys import (
     tasks,
 )
 from workstealing.spark.sources.redis_options import KINDS, RedisOptions
+from workstealing.spark.sources.redis_writing import checked_for_writing
 
 TEXT = StringType()
+NAN = pytest.approx(math.nan, nan_ok=True)
+NESTED_BY_NUMBER = MapType(LongType(), TEXT)
+OF_ALL = StructType()
+for _name, _kind in (
+    ("n", LongType()),
+    ("is_new", BooleanType()),
+    ("name", TEXT),
+    ("share", FloatType()),
+    ("score", DoubleType()),
+    ("price", DecimalType(6, 2)),
+    ("raw", BinaryType()),
+    ("day", DateType()),
+    ("at", TimestampType()),
+    ("local", TimestampNTZType()),
+    ("tags", ArrayType(TEXT)),
+    ("counts", MapType(TEXT, IntegerType())),
+):
+    OF_ALL = OF_ALL.add(_name, _kind)
+NAMES = OF_ALL.fieldNames()
 AT = datetime(2026, 11, 24, 22, 0, 1, tzinfo=UTC)
 
 
@@ -213,7 +238,14 @@ class TestColumns:
             ("set", {"value": TEXT}, "'value' is none of type=set: it has key, member, ttl"),
             ("zset", {"score": TEXT}, "'score' has the type string: give a double column"),
             ("list", {"position": IntegerType()}, "'position' has the type int: give a bigint"),
-            ("hash", {"a": MapType(TEXT, TEXT)}, "'a' has the type map<string,string>: give a str"),
+            ("set", {"member": NESTED_BY_NUMBER}, "such as to_json(member)"),
+            (
+                "hash",
+                {"a": DayTimeIntervalType()},
+                "timestamp or timestamp_ntz, or an array, a map with keys",
+            ),
+            ("hash", {"a": DayTimeIntervalType()}, "such as CAST(a AS string)"),
+            ("hash", {"key": ArrayType(TEXT)}, "such as to_json(key)"),
             ("hash", {"ttl": LongType()}, "'ttl' has the type bigint: give a double column"),
             ("stream", {"fields": TEXT}, "'fields' has the type string: give a map"),
             ("stream", {"fields": MapType(TEXT, TEXT), "a": TEXT}, "both the column 'fields' and"),
@@ -272,6 +304,15 @@ class TestValues:
             (TimestampType(), "2026-11-24 23:00:01+01:00", AT),
             (TimestampType(), "2026-11-24T22:00:01", AT),
             (TimestampType(), "1.5", datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)),
+            (TimestampNTZType(), "2026-11-24T22:00:01", AT.replace(tzinfo=None)),
+            (
+                TimestampNTZType(),
+                "1.5",
+                datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC).replace(tzinfo=None),
+            ),
+            (ArrayType(LongType()), "[1, null, 3]", [1, None, 3]),
+            (MapType(TEXT, DoubleType()), '{"a": 1, "b": "NaN"}', [("a", 1.0), ("b", NAN)]),
+            (OF_ALL, '{"n": 7, "more": "unknown"}', dict.fromkeys(NAMES) | {"n": 7}),
         ],
     )
     def test_a_text_becomes_a_value(self, kind: DataType, text: str, value: Any) -> None:
@@ -291,10 +332,23 @@ class TestValues:
             (DateType(), b"yesterday"),
             (TimestampType(), b"inf"),
             (TimestampType(), b"24.11.2026"),
+            (TimestampNTZType(), b"2026-11-24T22:00:01Z"),
+            (ArrayType(LongType()), b'["a"]'),
+            (ArrayType(ByteType()), b"[300]"),
+            (ArrayType(LongType()), b"[true]"),
+            (ArrayType(LongType()), b"[1"),
+            (ArrayType(LongType()), b"[" * 100_000),
+            (MapType(TEXT, TEXT), b"[]"),
+            (ArrayType(DoubleType()), b"[NaN]"),
+            (ArrayType(DecimalType(4, 2)), b"[123.45]"),
+            (ArrayType(BinaryType()), b'["%"]'),
         ],
     )
     def test_what_does_not_fit_is_an_error_or_null(self, kind: DataType, text: bytes) -> None:
-        fits = b"1970-01-01" if isinstance(kind, DateType | TimestampType) else b"1"
+        is_time = isinstance(kind, DateType | TimestampType | TimestampNTZType)
+        fits = b"1970-01-01" if is_time else b"1"
+        if isinstance(kind, ArrayType | MapType):
+            fits = b"{}" if isinstance(kind, MapType) else b"[]"
         values = [fits, text, None]
         with pytest.raises(ConfigurationError) as caught:
             typed(values, kind, lambda position: f"value {position}", is_permissive=False)
@@ -303,6 +357,41 @@ class TestValues:
         found = typed(values, kind, str, is_permissive=True).to_pylist()
         assert found[0] is not None
         assert found[1:] == [None, None]
+
+    def test_what_is_written_as_json_is_read_back(self) -> None:
+        at, row = AT.replace(tzinfo=None), dict.fromkeys(NAMES)
+        full = {
+            "n": -5,
+            "is_new": True,
+            "name": 'ä "quoted"\n',
+            "share": 0.1,
+            "score": 1e-7,
+            "price": Decimal("12.50"),
+            "raw": b"\xff",
+            "day": date(2026, 11, 24),
+            "at": AT,
+            "local": at,
+            "tags": ["a", None],
+            "counts": [("x", 1), ("y", None)],
+        }
+        column = pa.array([full, row, None], arrow_type(OF_ALL))
+        texts = as_bytes(column)
+        assert texts[0] is not None
+        assert texts[0].decode() == (
+            '{"n":-5,"is_new":true,"name":"ä \\"quoted\\"\\n","share":0.1,"score":1e-07,'
+            '"price":12.50,"raw":"/w==","day":"2026-11-24","at":"2026-11-24T22:00:01Z",'
+            '"local":"2026-11-24T22:00:01","tags":["a",null],"counts":{"x":1,"y":null}}'
+        )
+        assert texts[1:] == [b"{}", None]
+        assert typed(texts, OF_ALL, str, is_permissive=False).equals(column)
+
+    def test_what_is_no_number_is_read_back_too(self) -> None:
+        kind = ArrayType(DoubleType())
+        column = pa.array([[math.inf, -math.inf, math.nan]], arrow_type(kind))
+        assert as_bytes(column) == [b'["Infinity","-Infinity","NaN"]']
+        (found,) = typed(as_bytes(column), kind, str, is_permissive=False).to_pylist()
+        assert found[:2] == [math.inf, -math.inf]
+        assert math.isnan(found[2])
 
     def test_bytes_stay(self) -> None:
         values = [b"\xff", None]

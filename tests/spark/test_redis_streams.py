@@ -52,7 +52,7 @@ class Query:
         self.offset: dict[str, Any] = self.reader.initialOffset()
 
     def _made(self) -> RedisStreamReader:
-        return RedisSource(dict(self._options)).streamReader(COLUMNS)
+        return RedisSource(dict(self._options)).stream_reader(COLUMNS)
 
     def restart(self, **options: str) -> None:
         """Begin anew with the checkpoint, which is text."""
@@ -317,4 +317,4 @@ def test_a_key_of_another_type_and_a_stream_that_is_not_asked_for(redis7: RedisS
     assert query.batch() == texts(3)
     source = RedisSource({"url": redis7.url, "type": "stream", "keys": "a"})
     with pytest.raises(ConfigurationError, match="without the column 'ttl'"):
-        source.streamReader(StructType().add("ttl", "double"))
+        source.stream_reader(StructType().add("ttl", "double"))

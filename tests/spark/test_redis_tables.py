@@ -31,12 +31,13 @@ from workstealing.spark.sources import (
     pushing,
     redis_keys,
     redis_reading,
+    redis_writing,
 )
-from workstealing.spark.sources import redis as redis_format
 from workstealing.spark.sources.compat import DataSourceReader
 from workstealing.spark.sources.pipelines import KeyCalls
-from workstealing.spark.sources.redis import RedisReader, RedisSource, WrittenKeys
+from workstealing.spark.sources.redis import RedisReader, RedisSource
 from workstealing.spark.sources.redis_keys import matcher
+from workstealing.spark.sources.redis_writing import WrittenKeys
 
 Server = RedisServer | RedisCluster3
 TEXT, NUMBER = StringType(), DoubleType()
@@ -464,10 +465,49 @@ class TestWriting:
         with pytest.raises(ConfigurationError, match=r"rows of the key b'a' stand apart.*repartit"):
             write(server, "list", columns, *apart, writeMode="overwrite")
 
+    @pytest.mark.parametrize("rows_a_batch", [1, 2, 5, 100])
+    def test_rows_that_stand_apart_are_an_error_whatever_the_batches(
+        self, redis7: RedisServer, rows_a_batch: int
+    ) -> None:
+        columns = schema(key=TEXT, value=TEXT)
+        keys = ["b", "c", "b", "a"]
+        batches = [
+            {
+                "key": keys[at : at + rows_a_batch],
+                "value": ["1"] * len(keys[at : at + rows_a_batch]),
+            }
+            for at in range(0, len(keys), rows_a_batch)
+        ]
+        with pytest.raises(ConfigurationError, match=r"rows of the key b'b' stand apart.*repartit"):
+            write(redis7, "list", columns, *batches, writeMode="overwrite")
+
+    @pytest.mark.parametrize("kind", ["text", "number"])
+    def test_more_keys_than_a_task_remembers_must_come_sorted(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
+        monkeypatch.setattr(redis_writing, "MOST_REMEMBERED", 1000)
+        numbers = list(range(90, 130)) if kind == "number" else list(range(100, 140))
+        keys: list[Any] = numbers if kind == "number" else [str(each) for each in numbers]
+        columns = schema(key=LongType() if kind == "number" else TEXT, value=TEXT)
+
+        def batches(keys: list[Any]) -> list[dict[str, Any]]:
+            return [
+                {"key": keys[at : at + 7], "value": ["x"] * len(keys[at : at + 7])}
+                for at in range(0, len(keys), 7)
+            ]
+
+        twice = [key for key in keys for _ in range(2)]
+        write(redis7, "list", columns, *batches(twice), writeMode="overwrite")
+        assert redis7.client().dbsize() == 40
+        assert redis7.client().llen(str(keys[0])) == 2
+        for wrong in (twice[::-1], [*twice, keys[0]], [*twice[4:8], *twice[:4], *twice[8:]]):
+            with pytest.raises(ConfigurationError, match=r"not sorted.*sortWithinPartitions"):
+                write(redis7, "list", columns, *batches(wrong), writeMode="overwrite")
+
     def test_a_key_that_is_too_large_to_replace(
         self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(redis_format, "MOST_OF_A_KEY", 1 << 20)
+        monkeypatch.setattr(redis_writing, "MOST_OF_A_KEY", 1 << 20)
         redis7.client().rpush("k", "old")
         batch = {"key": ["k"] * 20, "value": ["x" * 60_000] * 20}
         with pytest.raises(ConfigurationError, match="more than 1 MiB"):

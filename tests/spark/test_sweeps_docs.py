@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,36 +51,16 @@ def test_the_code_calls_the_functions_as_they_are() -> None:
         signature.bind(*call.args, **dict.fromkeys(names))
 
 
-MAKE_TRACKED = """
-import sqlalchemy
-from workstealing.structures import TrackedSet
-from workstealing.structures.tracked_set.sources import SqlSource
-
-def make_tracked():
-    source = SqlSource(sqlalchemy.create_engine({!r}), "jobs", where={{"state": "queued"}})
-    return TrackedSet(connect(), "jobs", source)
-"""
-
-
 @pytest.mark.slow
 def test_the_code_runs(
     spark: SparkSession,
     redis7: RedisServer,
     postgres: PostgresServer,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The module shop.maintenance has the page's factory, and one that the page describes."""
     environment: dict[str, Any] = spark.sparkContext.environment
     for each in (os.environ, environment):
         monkeypatch.setitem(each, "WORKSTEALING_REDIS_URL", redis7.url)  # type: ignore[arg-type]
-    _, factory, _ = blocks_of("docs/spark_sweeps.md")
-    (tmp_path / "shop").mkdir()
-    module = factory.code + MAKE_TRACKED.format(postgres.url)
-    (tmp_path / "shop" / "maintenance.py").write_text(module, "utf-8")
-    package = shutil.make_archive(str(tmp_path / "package"), "zip", tmp_path, "shop")
-    monkeypatch.syspath_prepend(package)
-    spark.sparkContext.addPyFile(package)
     hashes = VolatileHashes(redis7.client(), namespace="items")
     for number in range(20):
         hashes.hsetex(f"item:{number}", mapping={"f": "v"}, px=1)
@@ -93,14 +71,14 @@ def test_the_code_runs(
     here = {
         "jdbc:postgresql://db.example:5432/shop": (
             f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=workstealing"
-        )
+        ),
+        "postgresql+psycopg://db.example/shop": postgres.url,
     }
     try:
         with running("docs/spark_sweeps.md", replace=here) as page:
             names = page.run(spark=spark)
             assert sum(row["items"] for row in names["done"].collect()) == 20
             assert redis7.client().keys("item:*") == []
-            names = page.run()
             assert isinstance(names["make_field_expiry"](), DivisibleJob)
             names = page.run()
         done = names["done"]

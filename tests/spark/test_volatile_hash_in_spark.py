@@ -17,7 +17,7 @@ from support.hash_places import NAMESPACE, Place
 from support.pages import run_page, text_of
 from support.servers import RedisServer
 from workstealing.spark import register
-from workstealing.structures import TrackedSet, VolatileHashes
+from workstealing.structures import VolatileHashes
 
 HASHES = "workstealing.volatile_hashes"
 
@@ -111,16 +111,23 @@ def test_a_bad_row_fails_its_task_in_words(spark: SparkSession, redis7: RedisSer
         rows.write.format(HASHES).mode("append").option("url", redis7.url).save(NAMESPACE)
 
 
+@pytest.mark.parametrize("name", ["redis7", "redis8"])
 def test_the_examples_of_the_docs_run(
-    spark: SparkSession, redis7: RedisServer, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    request: pytest.FixtureRequest,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    TrackedSet(redis7.client(), "documents").track(range(10))
+    server: RedisServer = request.getfixturevalue(name)
+    monkeypatch.setenv("WORKSTEALING_REDIS_URL", server.url)
     # The session's processes have another environment than this test's.
     formats = re.findall(r"\.format\([^)]*\)", text_of("docs/spark_hashes_and_sets.md"))
-    here = {each: f"{each}.option('url', '{redis7.url}')" for each in formats}
+    here = {each: f"{each}.option('url', '{server.url}')" for each in formats}
     here["spark.read."] = "spark.read.option('partitions', 2)."
     names = run_page("docs/spark_hashes_and_sets.md", {"spark": spark}, replace=here)
     assert names["left"].count() == 10
+    assert names["tracked"].count() == 2
     assert "sub_set" in capsys.readouterr().out
 
 

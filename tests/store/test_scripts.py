@@ -35,7 +35,7 @@ def _names() -> tuple[list[str], list[str]]:
 
 SCRIPTS, INCLUDES = _names()
 # Issues of their own write these anew, in the form of the others.
-OLD_FORM = {"volatile_hashes/hsetex", "volatile_hashes/hgetex", "log/append", "log/read"}
+OLD_FORM = {"log/append", "log/read"}
 OLD_FORM |= {"ick/exchange", "sharded_ick/exchange"}
 OLD_FORM |= {each for each in SCRIPTS + INCLUDES if each.startswith("shuffle_queue/")}
 # All scripts by which a queue is in use have the same first three keys and arguments.

@@ -84,9 +84,9 @@ class DyingSource(IckSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
 
-    def streamReader(self, schema: Any) -> DyingReader:  # noqa: N802
+    def stream_reader(self, schema: Any) -> DyingReader:
         """Return the reader."""
-        return DyingReader(super().streamReader(schema)._options)
+        return DyingReader(super().stream_reader(schema)._options)
 
 
 def session() -> SparkSession:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from workstealing.spark.installing import accumulated, install, recruits
     from workstealing.spark.listening import listen
     from workstealing.spark.reconciling import reconcile
+    from workstealing.spark.sampling import schema_of
     from workstealing.spark.sources import register
     from workstealing.spark.sweeping import sweep
     from workstealing.spark.workers import enlist_batch, enlisting
@@ -27,6 +28,7 @@ __all__ = [
     "reconcile",
     "recruits",
     "register",
+    "schema_of",
     "sweep",
 ]
 
@@ -38,6 +40,7 @@ if not TYPE_CHECKING:
             "workstealing.spark.installing": "accumulated install recruits",
             "workstealing.spark.listening": "listen",
             "workstealing.spark.reconciling": "reconcile",
+            "workstealing.spark.sampling": "schema_of",
             "workstealing.spark.sources": "register",
             "workstealing.spark.sweeping": "sweep",
         },

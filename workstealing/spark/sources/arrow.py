@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, NumericType, StringType, StructType
 
 from workstealing.errors import ConfigurationError
+from workstealing.spark.sources.json_columns import as_json, way_to_text
 
 
 def is_text(kind: DataType) -> bool:
@@ -55,7 +56,7 @@ def checked_columns(
         if not is_right(field.dataType):
             raise ConfigurationError(
                 f"{what}: the column {field.name!r} has the type {field.dataType.simpleString()}:"
-                f" give {wanted}"
+                f" give {wanted}{way_to_text(field)}"
             )
 
 
@@ -78,7 +79,7 @@ def text_type(kind: str) -> DataType:
 
 
 def as_bytes(column: Any) -> list[bytes | None]:
-    """Return a column of text, bytes or numbers as Redis would hold it.
+    """Return a column as Redis would hold it; an array, a map or a struct is JSON.
 
     Whole numbers and decimals are written as they are, others as the
     shortest text that reads back as the same number; true and false as these words; a date and a
@@ -97,6 +98,8 @@ def as_bytes(column: Any) -> list[bytes | None]:
         # Without the zone's name, which Python may not know; Arrow counts from UTC in any.
         zone, times = "Z" if kind.tz else "", column.cast(pa.timestamp("us")).to_pylist()
         return [None if value is None else f"{value.isoformat()}{zone}".encode() for value in times]
+    if pa.types.is_nested(kind):
+        return as_json(column)
     if pa.types.is_float32(kind):
         # As a double it would be written with digits that the column never had.
         column = column.cast(pa.string()).cast(pa.float64())

@@ -15,7 +15,7 @@ An executor chooses anew, by the PySpark that it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -30,7 +30,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.datasource import DataSourceStreamReader as _AnyStreamReader
 
+from workstealing.errors import ConfigurationError
 from workstealing.spark.sources.options import ParsedOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 __all__ = [
     "HAS_READ_LIMITS",
@@ -80,6 +84,17 @@ class Format(DataSource, Generic[OptionsT]):
         name: str = cls.options_class.format
         return name
 
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
+        """Return what reads a stream, or what says at its first use why there is none."""
+        try:
+            return self.stream_reader(schema)
+        except ConfigurationError as error:
+            return RefusedStream(error)
+
+    def stream_reader(self, schema: StructType) -> Any:  # noqa: ARG002 - of subclasses
+        """Return what reads a stream. Raises: ConfigurationError for options that refuse it."""
+        raise self._options.wrong("it is no source of streams: read it by spark.read")
+
 
 class TableAndStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[misc]
     """A stream's writer of Arrow batches, for a PySpark that has none."""
@@ -103,6 +118,37 @@ class PositionedStreamReader(_AnyStreamReader):
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """Return the limit of every batch; by default there is none."""
         return NoBound()
+
+
+class RefusedStream(_AnyStreamReader):
+    """Stands for the reader of a stream that is refused, and says why at the driver's first call.
+
+    Where `streamReader` itself raises, Spark's runner stops a reader that it does not have, and an
+    UnboundLocalError stands behind our sentence.
+    """
+
+    def __init__(self, error: ConfigurationError) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's names, here and below
+        """Raise the error; since PySpark 4.2 this is the first call."""
+        raise self._error from None
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Raise the error; before PySpark 4.2 this is the first call of a new query."""
+        raise self._error from None
+
+    def latestOffset(self, *_: Any) -> Offset:  # noqa: N802
+        """Raise the error."""
+        raise self._error from None
+
+    def partitions(self, *_: Any) -> Sequence[InputPartition]:
+        """Raise the error; before PySpark 4.2 this is the first call after a restart."""
+        raise self._error from None
+
+    def read(self, _: InputPartition) -> Any:
+        """Raise the error."""
+        raise self._error from None
 
 
 def _without_arguments(latest: Callable[..., Offset]) -> Callable[..., Offset]:

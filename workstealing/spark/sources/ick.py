@@ -235,7 +235,7 @@ class IckSource(Format[IckOptions]):
         self._options.refuse_stream_options("a batch read")
         return IckReader(self._options)
 
-    def streamReader(self, schema: StructType) -> IckStreamReader:  # noqa: N802 - Spark's name
+    def stream_reader(self, schema: StructType) -> IckStreamReader:
         """Return what reads a ShardedIck as a stream."""
         require_schema(FORMAT, schema, self.schema())
         self._options.refuse_key()

@@ -453,7 +453,7 @@ class LogSource(Format[LogOptions]):
         require_schema(FORMAT, schema, self.schema())
         return LogReader(self._options.for_reading(is_stream=False))
 
-    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
+    def stream_reader(self, schema: StructType) -> LogStreamReader:
         """Return what reads logs as a stream."""
         require_schema(FORMAT, schema, self.schema())
         return LogStreamReader(self._options.for_reading(is_stream=True))

@@ -15,11 +15,16 @@ query uses.
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from workstealing.spark.sources.compat import DataSourceReader
+
+logger = logging.getLogger("workstealing.spark")
+SETTING = "spark.sql.python.filterPushdown.enabled"
 
 # The version that can push limits has mended it.
 KEEPS_READS_APART = hasattr(DataSourceReader, "pushLimit")
@@ -163,8 +168,22 @@ class _Push:
 
     def __init__(self, reader: Pushing) -> None:
         self.reader = reader
-        # By this Spark knows readers that push nothing, which it takes where the setting is off.
-        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
+
+    @property
+    def __func__(self) -> Any:
+        """By this Spark knows readers that push nothing, which it takes where its setting is off.
+
+        The planner looks at it once for each read, and nobody else says there that it is off.
+        """
+        planner = sys._getframe(1).f_locals  # noqa: SLF001 - there is no other way to learn it
+        if planner.get("enable_pushdown") is False and self.reader.pushes():
+            logger.warning(
+                "format %r: the option pushFilters=true is given, but Spark's setting %s is false:"
+                " no filter reaches Redis, and all that the options name is read; spark.conf.set"
+                "(%r, True) switches it on",
+                *(self.reader.format_name(), SETTING, SETTING),
+            )
+        return getattr(DataSourceReader, "pushFilters", None)
 
     def __call__(self, filters: list[Any]) -> list[Any]:
         given = self.reader.pushes()
@@ -194,6 +213,11 @@ class Pushing:
         """Return the option `pushFilters`, None where it was not given."""
         given: bool | None = self._options.pushes
         return given
+
+    def format_name(self) -> str:
+        """Return the format's name."""
+        name: str = self._options.format
+        return name
 
     def chooses_by(self) -> Mapping[str, Column]:
         """Return the columns by which this reader chooses its rows."""

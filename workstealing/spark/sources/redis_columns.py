@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
@@ -24,26 +26,35 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
 from workstealing.errors import ConfigurationError
+from workstealing.spark.sources.json_columns import (
+    is_nested,
+    json_reader,
+    leaves,
+    time_of,
+    way_to_text,
+)
 from workstealing.spark.sources.redis_options import RedisOptions
 
 _TEXT = "a string or binary"
 _SCALAR = (
-    "a string, binary, boolean, tinyint, smallint, int, bigint, float, double, decimal, date or"
-    " timestamp"
+    "a string, binary, boolean, tinyint, smallint, int, bigint, float, double, decimal, date,"
+    " timestamp or timestamp_ntz"
 )
+_VALUE = f"{_SCALAR}, or an array, a map with keys of text or a struct of these (written as JSON),"
 _FIELDS = "a map<string,string> or map<string,binary>"
 
 # Of each type the columns of its elements beside the key, and the kinds that they may have.
 _OWN: dict[str, dict[str, str]] = {
-    "hash": {"field": _TEXT, "value": _SCALAR},
-    "string": {"value": _SCALAR},
-    "list": {"position": "a bigint", "value": _SCALAR},
-    "set": {"member": _SCALAR},
-    "zset": {"member": _SCALAR, "score": "a double"},
+    "hash": {"field": _TEXT, "value": _VALUE},
+    "string": {"value": _VALUE},
+    "list": {"position": "a bigint", "value": _VALUE},
+    "set": {"member": _VALUE},
+    "zset": {"member": _VALUE, "score": "a double"},
     "stream": {"id": "a string", "fields": _FIELDS},
 }
 _DEFAULTS: dict[str, DataType] = {
@@ -63,6 +74,7 @@ _ARROW: dict[type[DataType], pa.DataType] = {
     BinaryType: pa.binary(),
     DateType: pa.date32(),
     TimestampType: pa.timestamp("us", tz="UTC"),
+    TimestampNTZType: pa.timestamp("us"),
 }
 
 
@@ -82,6 +94,17 @@ def arrow_type(kind: DataType) -> pa.DataType:
     if isinstance(kind, MapType):
         value = pa.field("value", arrow_type(kind.valueType), nullable=kind.valueContainsNull)
         return pa.map_(arrow_type(kind.keyType), value)
+    if isinstance(kind, ArrayType):
+        return pa.list_(
+            pa.field("element", arrow_type(kind.elementType), nullable=kind.containsNull)
+        )
+    if isinstance(kind, StructType):
+        return pa.struct(
+            [
+                pa.field(each.name, arrow_type(each.dataType), nullable=each.nullable)
+                for each in kind.fields
+            ]
+        )
     if isinstance(kind, DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     return _ARROW[type(kind)]
@@ -98,6 +121,8 @@ def _is(wanted: str, kind: DataType) -> bool:
         return isinstance(kind, StringType | BinaryType)
     if wanted == _SCALAR:
         return isinstance(kind, DecimalType) or type(kind) in _ARROW
+    if wanted == _VALUE:
+        return all(_is(_SCALAR, leaf) for leaf in leaves(kind))
     return kind.simpleString() == wanted.removeprefix("a ")
 
 
@@ -155,7 +180,7 @@ def shape_of(options: RedisOptions, schema: StructType) -> Shape:
             _require(options, column, known[name])
             own.append(name)
         elif takes_named:
-            _require(options, column, _SCALAR)
+            _require(options, column, _VALUE)
             named.append(name)
         else:
             columns = ", ".join((options.key_column, *known, options.ttl_column))
@@ -187,7 +212,7 @@ def _require(options: RedisOptions, column: StructField, wanted: str) -> None:
     if not _is(wanted, column.dataType):
         raise options.wrong(
             f"the column {column.name!r} has the type {column.dataType.simpleString()}: give"
-            f" {wanted} column"
+            f" {wanted} column{way_to_text(column)}"
         )
 
 
@@ -210,15 +235,16 @@ def typed(
     if isinstance(kind, BinaryType):
         return raw
     wanted = arrow_type(kind)
-    try:
+    read = _reader(wanted)
+    with suppress(*_DOES_NOT_FIT, pa.ArrowNotImplementedError):
+        if is_nested(kind):
+            return pa.array([None if value is None else read(value) for value in values], wanted)
         return raw.cast(pa.string()).cast(wanted)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass
     found: list[Any] = []
     for position, value in enumerate(values):
         try:
-            found.append(None if value is None else _one(value, wanted))
-        except (ValueError, OverflowError):
+            found.append(None if value is None else pa.array([read(value)], wanted)[0].as_py())
+        except _DOES_NOT_FIT:
             if not is_permissive:
                 raise ConfigurationError(
                     f"{place(position)} is no {kind.simpleString()}: read that column as a"
@@ -230,16 +256,23 @@ def typed(
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Arrow's errors are ValueErrors.
+_DOES_NOT_FIT = (ValueError, ArithmeticError, RecursionError)
 
 
-def _one(value: bytes, wanted: pa.DataType) -> Any:
+def _reader(wanted: pa.DataType) -> Callable[[bytes], Any]:
+    """Return what reads one value, for those that Arrow cannot read all at once."""
+    if pa.types.is_nested(wanted):
+        return json_reader(wanted)
     if pa.types.is_timestamp(wanted):
-        text = value.decode()
-        try:
-            # A number is seconds since the epoch, with or without a fraction.
-            return _EPOCH + timedelta(seconds=float(text))
-        except ValueError:
-            time = datetime.fromisoformat(text.strip())
-            return time if time.tzinfo else time.replace(tzinfo=UTC)
-    # Arrow's errors are ValueErrors.
-    return pa.array([value], pa.binary()).cast(pa.string()).cast(wanted)[0].as_py()
+        return lambda value: _time(value.decode(), has_zone=wanted.tz is not None)
+    return lambda value: pa.array([value], pa.binary()).cast(pa.string()).cast(wanted)[0].as_py()
+
+
+def _time(text: str, *, has_zone: bool) -> datetime:
+    try:
+        # A number is seconds since the epoch, with or without a fraction.
+        time = _EPOCH + timedelta(seconds=float(text))
+    except ValueError:
+        return time_of(text, has_zone=has_zone)
+    return time if has_zone else time.replace(tzinfo=None)

@@ -133,14 +133,6 @@ def _entry(message: Any, due: Due) -> Entry:
     return Entry(message_bytes(message), due)
 
 
-def checked_number(name: str, number: Any, most: int) -> int:
-    """Return a number of 1 to most. Raises: ConfigurationError, naming the argument."""
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise ConfigurationError(f"{name}={number!r} is not usable: give 1 to {most}")
-    # redis-py does not send an IntEnum as its number.
-    return int(number)
-
-
 def is_utf8(text: str | bytes) -> bool:
     """Return whether a text can be sent as UTF-8; bytes always can."""
     try:

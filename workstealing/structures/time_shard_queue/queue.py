@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workstealing.clock import SYSTEM_CLOCK, Duration, WallClock, milliseconds_of, seconds_of
 from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.recruiting.checks import checked_count
 from workstealing.store.grants import Asking, AsynchronousAsks, BlockingAsks
 from workstealing.store.job_client import wrong_form
 from workstealing.store.keys import require_users_name, to_bytes
@@ -30,7 +31,7 @@ from workstealing.structures.structure import (
     DeadLetters,
     Structure,
 )
-from workstealing.structures.time_shard_queue.putting import checked_number, is_utf8
+from workstealing.structures.time_shard_queue.putting import is_utf8
 from workstealing.structures.time_shard_queue.rotation import (
     FEWEST_WITH_A_QUIET_ONE,
     Rotation,
@@ -92,7 +93,7 @@ class _TimeShardQueueOperations(TimeShardTaking, Structure):
             raise wrong_form(self, "store")
         self.rotation: Rotation = rotation_of(shards, period)
         """Which time shards have their turn when; pure functions of a clock."""
-        self.max_attempts: int = checked_number("max_attempts", max_attempts, 10**6)
+        self.max_attempts: int = checked_count(max_attempts, "max_attempts", 1, 10**6)
         self.store = store
         # Of a store on Redis.
         on_redis: dict[str, Any] = {"client": None, "job_client": None} | vars(store)
@@ -208,7 +209,7 @@ class _TimeShardQueueOperations(TimeShardTaking, Structure):
         Raises: ConfigurationError; LayoutError. One round trip for each 200 of each time shard, and
         one to count if there are n or more.
         """
-        return self._listing_dead(checked_number("n", n, MOST_AT_ONCE))
+        return self._listing_dead(checked_count(n, "n", 1, MOST_AT_ONCE))
 
     @operation
     def revive(self, *ids: str) -> Steps[int]:

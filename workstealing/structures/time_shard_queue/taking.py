@@ -16,14 +16,11 @@ from typing import Any, TypeVar
 
 from workstealing.clock import Duration, milliseconds_of, seconds_of
 from workstealing.errors import ConfigurationError
+from workstealing.recruiting.checks import checked_count
 from workstealing.store.grants import Asking, asks
 from workstealing.store.operations import Steps
 from workstealing.structures.queue_place import MOST_SECONDS, Patience
-from workstealing.structures.time_shard_queue.putting import (
-    TimeShardPutting,
-    checked_number,
-    is_utf8,
-)
+from workstealing.structures.time_shard_queue.putting import TimeShardPutting, is_utf8
 from workstealing.structures.time_shard_queue.store import (
     LONGEST_CONSUMER,
     AskedTakes,
@@ -109,7 +106,7 @@ class TimeShardTaking(TimeShardPutting):
         round trip for each 100, each atomic: if the process dies between two of them, the leases of
         the taken messages end by themselves.
         """
-        wish = self._wish(consumer, checked_number("n", n, MOST_AT_ONCE), lease, drain_all, block)
+        wish = self._wish(consumer, checked_count(n, "n", 1, MOST_AT_ONCE), lease, drain_all, block)
         return self._asking(self._taking(wish), wish.asked)
 
     def now_ms(self) -> int:

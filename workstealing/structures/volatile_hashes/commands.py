@@ -253,6 +253,26 @@ def is_once(args: Arguments) -> bool:
     return not _CONDITIONS.isdisjoint(each for each in options if isinstance(each, str))
 
 
+_TIMED = frozenset({"HSETEX", "HGETEX"})
+# More seconds or milliseconds, or more arguments, are left to the scripts' ways for any call.
+_USUAL_TIME, _USUAL_ARGUMENTS = 10**9, 2000
+
+
+def _usual_ms(args: Arguments) -> int:
+    """Return the time of a usual HSETEX or HGETEX in ms; 0 for any other one.
+
+    A usual call has EX or PX, and nothing else before FIELDS. Its script is told less.
+    """
+    if not 6 < len(args) <= _USUAL_ARGUMENTS or args[4] != "FIELDS":
+        return 0
+    amount = args[3]
+    if type(amount) is not int or not 0 < amount < _USUAL_TIME:
+        return 0
+    if args[2] == "EX":
+        return 1000 * amount
+    return amount if args[2] == "PX" else 0
+
+
 _NAMES_TWO = frozenset(word for word, command in _COMMANDS.items() if command.keys == 2)
 
 
@@ -345,6 +365,10 @@ class HashTranslator:
             return Operation(script, keys, values, read, _parsing(options))
         layout.require_writable()
         keys = self._names.for_writing(name, layout)
+        if word in _TIMED:
+            ms = _usual_ms(args)
+            if ms:
+                return Operation(script, keys, (ms, layout.mark, *args[6:]), command.read)
         if command.keys == 2:
             other = to_bytes(args[2])
             keys += self._names.for_writing(other, layout)

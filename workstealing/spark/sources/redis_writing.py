@@ -1,0 +1,465 @@
+"""The sink of plain Redis keys: the rows of a task as commands, in bounded pipelines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby, repeat
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import compute
+from redis.exceptions import ResponseError
+
+from workstealing.errors import ConfigurationError
+from workstealing.spark.sources.arrow import as_bytes
+from workstealing.spark.sources.compat import WriterCommitMessage
+from workstealing.spark.sources.options import MOST_SECONDS
+from workstealing.spark.sources.pipelines import (
+    BYTES_A_CALL,
+    FIELDS_A_COMMAND,
+    Bounded,
+    Group,
+    KeyCalls,
+    of_one_command,
+)
+from workstealing.spark.sources.redis_columns import Shape, shape_of
+from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
+from workstealing.store.connection import Command
+from workstealing.store.keys import require_users_key
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+# A key that is replaced is written by one transaction, which the server runs in one go.
+MOST_OF_A_KEY = 64 * 1024 * 1024
+# A task remembers so many bytes of keys that it has replaced, unless they come sorted.
+MOST_REMEMBERED = 64 * 1024 * 1024
+# What CPython takes for a short key in a set, beside its text.
+_BYTES_A_KEY = 100
+_NEEDED = {
+    "string": ("value",),
+    "list": ("value",),
+    "set": ("member",),
+    "zset": ("member", "score"),
+    "stream": (),
+}
+
+
+def checked_for_writing(options: RedisOptions, schema: StructType, overwrite: bool) -> Shape:
+    """Return what the columns of a DataFrame mean to the sink, before any task runs.
+
+    Raises: ConfigurationError for options, columns or a save mode that do not go with the sink. No
+    round trip.
+    """
+    if overwrite:
+        raise options.wrong(
+            "it never empties a server or a pattern of keys: give"
+            ' mode("append"), and the option writeMode=overwrite to replace each key of the'
+            " DataFrame"
+        )
+    options.for_writing()
+    shape = shape_of(options, schema)
+    if not shape.has_key:
+        raise options.wrong(
+            f"the column {options.key_column!r} is missing from"
+            f" {', '.join(schema.fieldNames())}: give the keys in it, or name it by the option"
+            " 'keyColumn'"
+        )
+    if options.kind == "hash":
+        needed: tuple[str, ...] = ("field", "value") if shape.own else ()
+    else:
+        needed = _NEEDED[options.kind]
+    if missing := [name for name in needed if name not in shape.own]:
+        raise options.wrong(f"the column {missing[0]!r} is missing: type={options.kind} needs it")
+    if options.kind in ("hash", "stream") and not (shape.named or needed or "fields" in shape.own):
+        raise options.wrong(
+            "there is no column with a field: give columns beside the key, named as the fields"
+        )
+    if shape.has_ttl and options.ttl_seconds is not None:
+        raise options.wrong(
+            f"both the column {options.ttl_column!r} and the option 'ttlSeconds' say how long keys"
+            " live: give one"
+        )
+    return shape
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenKeys(WriterCommitMessage):
+    """The result of one task: how many rows it wrote, and by how many commands."""
+
+    rows: int
+    commands: int
+
+
+@dataclass(slots=True)
+class _Content:
+    """The rows of one key that are written together.
+
+    Fields: items: of each row what its type makes of it; ttl_ms: None for none; size: in bytes.
+    """
+
+    items: list[Any] = field(default_factory=list)
+    ttl_ms: int | None = None
+    size: int = 0
+
+
+# The arguments that each row adds, and commands with their sizes in bytes.
+_Items = Sequence[Any]
+_Made = Iterator[tuple[Command, int]]
+_Maker = Callable[[bytes, _Items, int | None], _Made]
+
+
+class PlainWrite:
+    """Writes the rows of a task.
+
+    Arguments:
+        shape: of the DataFrame.
+    """
+
+    def __init__(self, options: RedisOptions, shape: Shape, calls: KeyCalls) -> None:
+        self._options = options
+        self._shape = shape
+        self._calls: Bounded[Group] = Bounded(lambda groups: self._send(calls, groups))
+        self._rows = self._commands = 0
+        # Of a key that is replaced, the rows must be there all at once.
+        self._is_gathering = options.replaces is True and not shape.is_a_row_a_key
+        self._waiting: dict[bytes, _Content] = {}
+        self._together = Together(options)
+        makers: dict[str, _Maker] = {
+            "string": self._strings,
+            "hash": self._rows_of_hashes if shape.own else self._hashes,
+            "list": self._lists,
+            "set": self._sets,
+            "zset": self._sorted_sets,
+            "stream": self._entries,
+        }
+        self._make = makers[shape.kind]
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenKeys:
+        """Write all rows; a round trip to each node for 256 commands or 4 MB.
+
+        Raises: ConfigurationError for a row that cannot be written, before anything of its Arrow
+        batch is; ResponseError if the server refuses a command; connection faults. The rows before
+        stay.
+        """
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            self._rows += batch.num_rows
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            keys = self._keys(columns[self._options.key_column])
+            lefts = self._ttls(columns, keys)
+            items = list(self._items(columns, keys))
+            if self._shape.is_a_row_a_key:
+                for key, left, item in zip(keys, lefts, items, strict=True):
+                    self._put(key, left, self._make(key, [item], left))
+                continue
+            if self._is_gathering:
+                self._together.check(columns[self._options.key_column], keys)
+            contents = _by_key(keys, lefts, items)
+            if self._is_gathering:
+                self._gather(contents, keys[-1])
+            else:
+                for key, content in contents.items():
+                    self._put_content(key, content)
+        for key, content in self._waiting.items():
+            self._put_content(key, content)
+        self._calls.flush()
+        return WrittenKeys(self._rows, self._commands)
+
+    def _gather(self, contents: dict[bytes, _Content], last: bytes) -> None:
+        """Write the keys that are complete, which the last one of a batch is not yet."""
+        for key, content in contents.items():
+            known = self._waiting.setdefault(key, content)
+            content.size = sum(map(_size, content.items))
+            if known is not content:
+                known.items += content.items
+                known.size += content.size
+                known.ttl_ms = known.ttl_ms if content.ttl_ms is None else content.ttl_ms
+            if known.size > MOST_OF_A_KEY:
+                raise self._options.wrong(
+                    f"the key {key!r} has more than {MOST_OF_A_KEY >> 20} MiB, too much to replace"
+                    " in one go: append to a new key instead, and rename it"
+                )
+        for key in [key for key in self._waiting if key != last]:
+            self._put_content(key, self._waiting.pop(key))
+
+    def _put_content(self, key: bytes, content: _Content) -> None:
+        self._put(key, content.ttl_ms, self._make(key, content.items, content.ttl_ms))
+
+    def _put(self, key: bytes, ttl_ms: int | None, made: Iterable[tuple[Command, int]]) -> None:
+        """Queue the commands that write a key."""
+        if self._shape.kind != "string" and (ttl_ms is not None or self._options.replaces):
+            made = list(made)
+            if made and ttl_ms is not None:
+                made.append((("PEXPIRE", key, ttl_ms), 0))
+            if self._options.replaces:
+                made.insert(0, (("UNLINK", key), 0))
+            if made:
+                # One transaction: a task that dies in between would leave a key that never ends.
+                size = sum(size for _, size in made)
+                together = [("MULTI",), *(command for command, _ in made), ("EXEC",)]
+                self._add(key, together, size)
+            return
+        for command, size in made:
+            self._add(key, (command,), size)
+
+    def _add(self, key: bytes, commands: Sequence[Command], size: int) -> None:
+        self._commands += len(commands)
+        self._calls.add((key, commands), size + len(key), len(commands))
+
+    def _send(self, calls: KeyCalls, groups: Sequence[Group]) -> None:
+        for (key, _), replies in zip(groups, calls.on_keys(groups), strict=True):
+            for reply in replies:
+                inner = reply if isinstance(reply, list) else (reply,)
+                for each in inner:
+                    if isinstance(each, Exception):
+                        raise ResponseError(
+                            f"the {self._shape.kind} {key!r} was not written: {each}"
+                        ) from each
+
+    # The content of a batch.
+
+    def _keys(self, column: Any) -> list[bytes]:
+        prefix, keys = self._options.prefix, as_bytes(column)
+        found: list[bytes] = []
+        for number, key in enumerate(keys):
+            if key is None:
+                raise _wrong(number, "the key is null: leave such rows out")
+            require_users_key(prefix + key)
+            found.append(prefix + key)
+        return found
+
+    def _ttls(self, columns: dict[str, Any], keys: list[bytes]) -> list[int | None]:
+        if not self._shape.has_ttl:
+            seconds = self._options.ttl_seconds
+            return [None if seconds is None else max(1, round(seconds * 1000))] * len(keys)
+        found: list[int | None] = []
+        for number, left in enumerate(columns[self._options.ttl_column].to_pylist()):
+            if left is not None and not (math.isfinite(left) and 0 < left <= MOST_SECONDS):
+                raise _wrong(
+                    number,
+                    f"the time to live of the key {keys[number]!r} is {left}: give seconds above 0"
+                    f" and up to {MOST_SECONDS:,}, or null for a key that does not expire",
+                )
+            found.append(None if left is None else max(1, round(left * 1000)))
+        return found
+
+    def _items(self, columns: dict[str, Any], keys: list[bytes]) -> Iterable[Any]:
+        """Return what each row holds: the arguments that it adds to a command."""
+        kind = self._shape.kind
+        if self._shape.named:
+            return self._named_items(columns, keys)
+        if kind == "stream":
+            ids = self._ids(columns, len(keys))
+            return zip(ids, self._maps(columns["fields"], keys), strict=True)
+        if kind == "hash":
+            first, second = "field", "value"
+        elif kind == "zset":
+            first, second = "score", "member"
+        elif "position" in self._shape.own:
+            first, second = "position", "value"
+        else:
+            return zip(self._required(columns, _NEEDED[kind][0], keys))
+        pairs = (self._required(columns, name, keys) for name in (first, second))
+        return zip(*pairs, strict=True)
+
+    def _named_items(self, columns: dict[str, Any], keys: list[bytes]) -> Iterable[Any]:
+        """Return each row's fields and values as one flat sequence, without nulls."""
+        names = [name.encode() for name in self._shape.named]
+        values = [as_bytes(columns[name]) for name in self._shape.named]
+        if any(columns[name].null_count for name in self._shape.named):
+            rows: Iterable[Any] = (
+                [
+                    part
+                    for name, value in zip(names, row, strict=True)
+                    if value is not None
+                    for part in (name, value)
+                ]
+                for row in zip(*values, strict=True)
+            )
+        else:
+            pairs = zip(map(repeat, names), values, strict=True)
+            # The names have no end.
+            rows = zip(*chain.from_iterable(pairs), strict=False)
+        if self._shape.kind == "hash":
+            return rows
+        return zip(self._ids(columns, len(keys)), self._some_fields(rows, keys), strict=True)
+
+    def _some_fields(self, rows: Iterable[Any], keys: list[bytes]) -> Iterator[Any]:
+        for number, row in enumerate(rows):
+            if not row:
+                raise _wrong(
+                    number,
+                    f"an entry of the stream {keys[number]!r} has no field that is not null: leave"
+                    " such rows out",
+                )
+            yield row
+
+    def _ids(self, columns: dict[str, Any], count: int) -> list[bytes]:
+        if "id" not in columns:
+            return [b"*"] * count
+        return [each or b"*" for each in as_bytes(columns["id"])]
+
+    def _maps(self, column: Any, keys: list[bytes]) -> Iterator[Any]:
+        rows = (
+            [
+                _text(part)
+                for name, value in row or ()
+                if value is not None
+                for part in (name, value)
+            ]
+            for row in column.to_pylist()
+        )
+        return self._some_fields(rows, keys)
+
+    def _required(self, columns: dict[str, Any], name: str, keys: list[bytes]) -> list[bytes]:
+        found: list[bytes] = []
+        for number, value in enumerate(as_bytes(columns[name])):
+            if value is None:
+                raise _wrong(
+                    number, f"the {name} of the key {keys[number]!r} is null: leave such rows out"
+                )
+            found.append(value)
+        return found
+
+    # The commands of a key, each with its size.
+
+    def _strings(self, key: bytes, items: _Items, ttl_ms: int | None) -> _Made:
+        ((value,),) = items
+        left = () if ttl_ms is None else ("PX", ttl_ms)
+        yield ("SET", key, value, *left), len(value)
+
+    def _hashes(self, key: bytes, items: _Items, _: int | None) -> _Made:
+        (flat,) = items
+        size = sum(map(len, flat))
+        if len(flat) <= 2 * FIELDS_A_COMMAND and size <= BYTES_A_CALL:
+            if flat:
+                yield ("HSET", key, *flat), size
+            return
+        for some, size in of_one_command(zip(flat[::2], flat[1::2], strict=True)):
+            yield ("HSET", key, *some), size
+
+    def _rows_of_hashes(self, key: bytes, items: _Items, _: int | None) -> _Made:
+        # Later rows replace earlier ones.
+        for some, size in of_one_command(dict(items).items()):
+            yield ("HSET", key, *some), size
+
+    def _lists(self, key: bytes, items: _Items, _: int | None) -> _Made:
+        if "position" in self._shape.own:
+            items = [(value,) for _, value in sorted(items, key=lambda item: int(item[0]))]
+        for some, size in of_one_command(items):
+            yield ("RPUSH", key, *some), size
+
+    def _sets(self, key: bytes, items: _Items, _: int | None) -> _Made:
+        for some, size in of_one_command(items):
+            yield ("SADD", key, *some), size
+
+    def _sorted_sets(self, key: bytes, items: _Items, _: int | None) -> _Made:
+        for some, size in of_one_command(items):
+            yield ("ZADD", key, *some), size
+
+    def _entries(self, key: bytes, items: _Items, _: int | None) -> _Made:
+        most = self._options.max_length
+        trim = () if most is None else ("MAXLEN", "~", most)
+        for entry_id, flat in items:
+            yield ("XADD", key, *trim, entry_id, *flat), sum(map(len, flat))
+
+
+class Together:
+    """Checks that the rows of each key stand together in a task, however Spark cuts its batches.
+
+    Rows that come sorted by the key do, and need no memory. Of others the keys are remembered, up
+    to 64 MiB.
+    """
+
+    def __init__(self, options: RedisOptions) -> None:
+        self._options = options
+        self._known: set[bytes] = set()
+        self._size = 0
+        self._is_sorted = True
+        self._last: bytes | None = None
+        self._last_value: Any = None
+
+    def check(self, column: Any, keys: Sequence[bytes]) -> None:
+        """Take the next batch of the task.
+
+        Arguments:
+            column: of the keys, as Spark has sorted it.
+            keys: the same as the server's keys, one or more.
+
+        Raises: ConfigurationError for rows of a key that stand apart; for keys that are more than
+        can be remembered and not sorted.
+        """
+        self._is_sorted = self._is_sorted and self._goes_on_sorted(column)
+        if self._size <= MOST_REMEMBERED:
+            self._remember(key for key, _ in groupby(keys))
+        if self._size > MOST_REMEMBERED:
+            if not self._is_sorted:
+                raise self._wrong(
+                    f"a task has more keys than {MOST_REMEMBERED >> 20} MiB, and they are not"
+                    " sorted, so that rows of a key may stand apart"
+                )
+            self._known.clear()
+
+    def _remember(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            if key == self._last:
+                continue
+            self._last = key
+            if key in self._known:
+                raise self._wrong(
+                    f"rows of the key {key!r} stand apart in a task, so that the later ones would"
+                    " replace the earlier ones"
+                )
+            self._known.add(key)
+            self._size += len(key) + _BYTES_A_KEY
+
+    def _goes_on_sorted(self, column: Any) -> bool:
+        before, self._last_value = self._last_value, column[-1]
+        try:
+            if before is not None and not compute.less_equal(before, column[0]).as_py():
+                return False
+            rises = compute.less_equal(column[:-1], column[1:])
+            # Of one row there is nothing to compare.
+            return compute.all(rises).as_py() is not False
+        except pa.ArrowNotImplementedError:
+            return False
+
+    def _wrong(self, problem: str) -> ConfigurationError:
+        column = self._options.key_column
+        return self._options.wrong(
+            f'{problem}: write df.repartition("{column}").sortWithinPartitions("{column}")'
+        )
+
+
+def _by_key(
+    keys: Sequence[bytes], lefts: Sequence[int | None], items: Iterable[Any]
+) -> dict[bytes, _Content]:
+    """Return the rows of a batch by their keys; the last ttl that is not null counts."""
+    contents: dict[bytes, _Content] = {}
+    for key, left, item in zip(keys, lefts, items, strict=True):
+        content = contents.get(key)
+        if content is None:
+            content = contents[key] = _Content()
+        content.items.append(item)
+        if left is not None:
+            content.ttl_ms = left
+    return contents
+
+
+def _size(item: Any) -> int:
+    return len(item) if isinstance(item, bytes) else sum(map(_size, item))
+
+
+def _text(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _wrong(number: int, problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"format {FORMAT!r}: row {number + 1} of a batch: {problem}; nothing of the batch was"
+        " written"
+    )
