@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -28,6 +29,9 @@ MEASURED = 64
 
 BLOCKS_A_SCRIPT = 200
 """The most blocks that a slice frees, whatever its limit, so that its script is over soon."""
+
+PRODUCERS_A_SLICE = 10
+"""A slice forgets ids of so many producers."""
 
 _SHORTEST_SECONDS = 0.001
 _WHAT = "blocks to trim"
@@ -53,7 +57,8 @@ class LogTrimmer(LogJob):
     Raises: ConfigurationError.
 
     Bounds that are None do not count, and the first bound that is passed decides. With bounds or
-    without, it frees the memory of blocks that `Log.evict` and ``append(keep=)`` have left.
+    without, it frees the memory of blocks that `Log.evict` and ``append(keep=)`` have left, and of
+    ids of appends that have been known for longer than the log's `id_window`, 10 producers a slice.
 
     - Whole blocks go, so that memory is freed; the block that is being written stays. If all
       entries of the log are too old, then the entries in that block are evicted too. Readers do not
@@ -69,7 +74,8 @@ class LogTrimmer(LogJob):
 
     A slice costs one round trip to look, one to measure if bytes are bounded, and one script that
     decides and trims, by the same rule as `Log.evict`. A slice returns the number of blocks freed,
-    or 1 if only entries of the block that is being written were evicted. A slice raises Aborted if
+    or else of producers whose ids were forgotten, or 1 if only entries of the block that is being
+    written were evicted. A slice raises Aborted if
     the log was deleted meanwhile, or if groups are spared and a new one was made; LayoutError; the
     server's refusal of a command; connection faults.
 
@@ -124,7 +130,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class _TrimmerFacts:
-    """The facts of a log; see the catalogue. groups: the names of those spared."""
+    """The facts of a log; see the catalogue.
+
+    groups: the names of those spared; producers: of those whose ids are forgotten first.
+    """
 
     block: int
     next: int
@@ -132,6 +141,7 @@ class _TrimmerFacts:
     epoch: bytes
     joined: bytes
     groups: tuple[bytes, ...]
+    producers: tuple[bytes, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -163,6 +173,21 @@ class _LogSize:
         return known, known + (math.ceil(excess / self.mean) if excess > 0 and self.mean else 0)
 
 
+class _Trimmed(NamedTuple):
+    """The work of a slice, and how many blocks and producers are left to it.
+
+    Fields: freed: blocks; evicted: entries; forgotten: producers; left; due_ms: for how long the
+    oldest garbage has been due; exact: whether left is.
+    """
+
+    freed: int
+    evicted: int
+    forgotten: int
+    left: int
+    due_ms: int
+    exact: bool
+
+
 class Trimming(LogEngine):
     """Trims one log through its job client's one-attempt connections.
 
@@ -177,16 +202,16 @@ class Trimming(LogEngine):
     def work(self, slice: Slice, *, dry_run: bool) -> int:
         """Evict and free up to ``slice.limit`` of the oldest blocks, by one script.
 
-        Returns: how many blocks were freed (would be, on a dry run); 1 where entries of the block
-        that is being written were evicted, and none was freed. Raises: Aborted; LayoutError;
-        connection faults. Two round trips, three where bytes are bounded.
+        Returns: how many blocks were freed (would be, on a dry run); where none was, of how many
+        producers ids were forgotten; or 1 where entries of the block that is being written were
+        evicted. Raises: Aborted; LayoutError; connection faults. Two round trips, three where bytes
+        are bounded.
         """
         done = self._once(slice.limit, Budget(slice.remaining()), slice, dry_run=dry_run)
         if done is None:
             return 0
-        (freed, evicted, left, due_ms), _ = done
-        slice.observe(oldest_seconds=due_ms / 1000, backlog=left)
-        return freed or min(1, evicted)
+        slice.observe(oldest_seconds=done.due_ms / 1000, backlog=done.left)
+        return done.freed or done.forgotten or min(1, done.evicted)
 
     def backlog(self, budget: Budget) -> Backlog:
         """Count the blocks that wait; nothing is changed. Round trips and errors as of `work`.
@@ -196,13 +221,12 @@ class Trimming(LogEngine):
         done = self._once(1, budget, None, dry_run=True)
         if done is None:
             return Backlog(0, 0.0, _WHAT)
-        (_, _, left, due_ms), exact = done
-        return Backlog(left, due_ms / 1000 if left else 0.0, _WHAT, exact)
+        return Backlog(done.left, done.due_ms / 1000 if done.left else 0.0, _WHAT, done.exact)
 
     def _once(
         self, limit: int, budget: Budget, slice: Slice | None, *, dry_run: bool
-    ) -> tuple[list[int], bool] | None:
-        """Look, decide and trim; return the script's numbers, and whether they are exact."""
+    ) -> _Trimmed | None:
+        """Look, decide and trim, and forget ids; return what the scripts say of it."""
         facts = self._look(budget, slice)
         bounds, keys = self._bounds, self._keys
         sizes, before = None, ("", "")
@@ -225,32 +249,50 @@ class Trimming(LogEngine):
             "" if bounds.max_entries is None else bounds.max_entries,
             *(*before, facts.kept, len(groups), int(dry_run), facts.next),
         )
-        status, *done = self._run(budget, slice, "trim", sent, *settings)
+        scripts = [self._script("trim", sent, *settings)]
+        if facts.producers:
+            ids = map(keys.ids, facts.producers[:limit])
+            mode = "look" if dry_run else "due"
+            scripts.append(self._script("forget", (keys.meta, keys.producers, *ids), mode))
+        (status, *done), *others = self._call(budget, slice, *scripts)
+        forgotten, due_ms, due = others[0] if others else (0, 0, 0)
         if status < 0:
             raise Aborted("the log was made anew, or a group has joined it, since the look")
-        return (done, sizes is None or sizes.exact) if status else None
+        if not status:
+            return None
+        freed, evicted, left, oldest_ms = done
+        exact = sizes is None or sizes.exact
+        return _Trimmed(freed, evicted, forgotten, left + due, max(oldest_ms, due_ms), exact)
 
     def _look(self, budget: Budget, slice: Slice | None) -> _TrimmerFacts:
         """Read the facts that determine the keys; the script refuses foreign ones."""
-        commands: list[Command] = [("HMGET", self._keys.meta, *_FACTS)]
+        keys = self._keys
+        # Those whose ids have been known for the longest time.
+        ids = ("ZRANGE", keys.producers, 0, PRODUCERS_A_SLICE - 1)
+        commands: list[Command] = [("HMGET", keys.meta, *_FACTS), ids]
         if self._bounds.spare_groups:
-            commands.append(("HKEYS", self._keys.meta))
+            commands.append(("HKEYS", keys.meta))
         if slice is not None:
             slice.spend(len(commands))
-        found, *fields = self._log.job_client.call_keys((self._keys.meta,), commands, budget)
-        for reply in (found, *fields):
+        found, producers, *fields = self._log.job_client.call_keys((keys.meta,), commands, budget)
+        for reply in (found, producers, *fields):
             if isinstance(reply, ResponseError) and not str(reply).startswith("WRONGTYPE"):
                 raise reply
         if isinstance(found, ResponseError) or found[0] is None:
             return _TrimmerFacts(1, 0, 0, b"", b"0", ())
         _, block_text, end_text, kept_text, epoch, joined = found
-        key = self._keys.meta
+        key = keys.meta
         block = stored_number(key, "block", block_text, 1, MOST_BLOCK)
         end = stored_number(key, "next", end_text)
         kept = stored_number(key, "kept", kept_text, 0, end // block)
         names = fields[0] if fields else ()
         groups = tuple(each[6:] for each in names if each.startswith(b"group:"))
-        return _TrimmerFacts(block, end, kept, epoch or b"", joined or b"0", groups)
+        if isinstance(producers, ResponseError):
+            # The script refuses the key.
+            producers = []
+        return _TrimmerFacts(
+            block, end, kept, epoch or b"", joined or b"0", groups, tuple(producers)
+        )
 
     def _measure(
         self, facts: _TrimmerFacts, limit: int, budget: Budget, slice: Slice | None

@@ -54,9 +54,12 @@ class LogEngine(abc.ABC):
         self, budget: Budget, slice: Slice | None, script: str, keys: Sequence[bytes], *args: Any
     ) -> Any:
         """Run a script of logs; return its reply. Raises: LayoutError if it refuses."""
-        body = self._log.script(script).body
-        (reply,) = LogEngine._call(self, budget, slice, ("EVAL", body, len(keys), *keys, *args))
+        (reply,) = LogEngine._call(self, budget, slice, self._script(script, keys, *args))
         return reply
+
+    def _script(self, script: str, keys: Sequence[bytes], *args: Any) -> Command:
+        """Return the command that runs a script of logs."""
+        return ("EVAL", self._log.script(script).body, len(keys), *keys, *args)
 
 
 class LogJob(DivisibleJob):

@@ -1,14 +1,18 @@
 -- Appends entries to a log, all or none, and wakes who waits for them.
 -- KEYS: meta, news, full, raw, times, what a query has written (meta if none appends), waiting, the blocks to write, the blocks to evict,
 --   state, line, turns and granted of each group in which somebody is believed to wait, as log.lua has them.
+--   An append with ids: the producer's ids in place of what a query has written, and producers behind all others.
 -- ARGV: entries a block, in how many groups one call wakes at most, backlog or '', number of the first block to write, how many of them
 --   follow, number of the first block to evict, how many of them follow, partition or '', batch, how many rows of the batch the
 --   partition has written before, digest of its rows up to the last of these entries, the highest end behind which they may come or '',
 --   then the entries.
+--   An append with ids: `ids` in place of a partition, then the window in ms, how many ids a producer has at most, how many ids stand
+--   before the entries: one for all of them, or one for each.
 -- Returns { offset of the first entry, kept, group in which somebody may wait, ... }: those whose keys were not passed are still to be
 -- woken; or, having changed nothing, { -1, next, kept, block, group in which somebody may wait, ... } if the caller does not know the
 -- end, or a group, while all of them could have been passed; or { -2, batch, rows, digest } of what the partition has written, if that
--- is not what was said.
+-- is not what was said; or, if ids were known, { -3, next, kept, offsets of all ids, group in which somebody may wait, ... }, or, having
+-- changed nothing because all of them were, { -4, next, kept, offsets }.
 --@include clock
 --@include log
 --@include free
@@ -21,7 +25,7 @@ if problem then
   return problem
 end
 local partition, batch, rows = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
-if partition ~= '' then
+if partition ~= '' and partition ~= 'ids' then
   local before = redis.pcall('HGET', written, partition)
   if is_error(before) then
     --@include layout
@@ -52,10 +56,25 @@ if problem then
 end
 local number, keys = tonumber(ARGV[4]), tonumber(ARGV[5])
 local evicted, evicted_keys = tonumber(ARGV[6]), tonumber(ARGV[7])
-local count = #ARGV - HEAD
+local count, at = #ARGV - HEAD, now()
+-- The entries stand in this table, behind this place.
+local entries, head, last_key, known, window = ARGV, HEAD, #KEYS, nil, nil
+if partition == 'ids' then
+  --@include ids
+  last_key = last_key - 1
+  problem, known = look_at_producer(written, KEYS[#KEYS], producer_of(meta, written), tail, at)
+  problem = problem or look_for_ids(written, known, ARGV, HEAD + 1, tonumber(ARGV[11]))
+  window = window_of(meta, batch)
+  if problem or unbelieved then
+    return problem or unbelieved
+  end
+  entries, head, count = known.entries, known.head, known.count
+  if count == 0 then
+    return { -4, tail, kept, known.offsets }
+  end
+end
 local stop = tail + count
 local low, high = math.floor(tail / block), math.floor((stop - 1) / block)
-local at = now()
 local groups, passed, woken, unknown = 8 + keys + evicted_keys, {}, {}, 0
 -- A log that no group has ever joined is not asked for those who wait.
 local names = joined and joined ~= '0' and redis.pcall('ZRANGEBYSCORE', waiting, '(' .. whole(at), whole(at + DAY_MS)) or {}
@@ -69,7 +88,7 @@ local function with_names(reply)
   end
   return reply
 end
-for i = groups, #KEYS, 4 do
+for i = groups, last_key, 4 do
   -- All keys begin alike: what is behind `group:` in that of the state is the group.
   passed[string.sub(KEYS[i], #meta + 3)] = i
 end
@@ -143,15 +162,15 @@ if is_error(told) then
   end
   return told
 end
-local argument = HEAD + 1
+local argument = head + 1
 for each = low, high do
   local key = KEYS[8 + each - number]
   -- The last argument that this block has room for.
-  local last = HEAD + math.min(count, (each + 1) * block - tail)
+  local last = head + math.min(count, (each + 1) * block - tail)
   while argument <= last do
     -- unpack() has its limits.
     local most = math.min(last, argument + 3999)
-    redis.call('RPUSH', key, unpack(ARGV, argument, most))
+    redis.call('RPUSH', key, unpack(entries, argument, most))
     argument = most + 1
   end
   redis.call('ZADD', times, moment, whole(each))
@@ -164,7 +183,11 @@ if not facts[1] then
   make_log(meta, whole(block), new_epoch())
 end
 redis.call('HSET', meta, 'next', ends)
-if partition ~= '' then
+if known then
+  --@include ids
+  note_ids(written, KEYS[#KEYS], known, window, rows)
+  redis.call('HSET', meta, 'ids', whole(window))
+elseif partition ~= '' then
   redis.call('HSET', written, partition, whole(batch) .. ' ' .. whole(rows + count) .. ' ' .. ARGV[11])
   -- Both keys begin alike; so delete() finds it.
   redis.call('HSET', meta, string.sub(written, #meta - 3), '1')
@@ -187,5 +210,8 @@ end
 if woken[1] then
   --@include log
   wake_all(KEYS, woken, at, stop, first)
+end
+if known and #known.fresh < 2 * #known.offsets then
+  return with_names({ -3, stop, kept, known.offsets })
 end
 return with_names({ tail, kept })

@@ -86,7 +86,7 @@ RUNS = {
     "log": (
         *(
             f"structures/log/test_{each}.py"
-            for each in ("contract", "group", "group_waiting", "size", "pieces")
+            for each in ("contract", "group", "group_waiting", "ids", "size", "pieces")
         ),
         *("jobs/log_compactor/test_log_compactor.py", "jobs/log_trimmer/test_log_trimmer.py"),
     ),

@@ -340,7 +340,7 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     "shuffle": lambda p: p.write("t", {"ws:a": 1}),
     "fair": lambda p: p.write("t", {"a": 1}, priority=7),
     "time_shard": lambda p: p.take("me", lease=-1),
-    "log": lambda p: p.append(b"a", keep=-1),
+    "log": lambda p: p.append(b"a", producer="p"),
 }
 
 

@@ -65,6 +65,7 @@ CALLED_BY: dict[str, str] = {
     "leftovers/restore": "undoing._restored",
     "leftovers/trim_stream": "stream_leftovers.verdict",
     "log/compact": "log_compactor._change_when_full",
+    "log/forget": "writing._forgetting",
     "log/group_bury": "group_reading._bury",
     "log/group_join": "group_reading._call",
     "log/trim": "log_trimmer._once",

@@ -180,7 +180,8 @@ LOG, TRACKED = Log(CLIENT, "l"), TrackedSet(CLIENT, "c", TableSource())
 
 # What makes the object, the method, its arguments, and by name.
 CALLS: list[tuple[Made, str, tuple[Any, ...], dict[str, Any]]] = [
-    (log, "append", (b"x",), {"keep": 10}),
+    (log, "append", (b"x",), {"keep": 10, "producer": "p", "id": "i"}),
+    (log, "append_each", ([b"x"], ["i"], "p"), {"keep": 10}),
     (log, "read", (0,), {"count": 1, "block": 0}),
     (log, "read_range", (0,), {"count": 1, "block": 0}),
     (

@@ -64,6 +64,9 @@ def check_whole(client: Any, name: str, present: set[bytes]) -> tuple[int, int, 
     assert 0 <= kept * block <= first <= end
     blocks = dict(enumerate(keys.blocks(kept, -(-end // block) - kept), kept))
     groups = [each[6:] for each in meta if each.startswith(b"group:")]
+    # Only producers that can be found have ids, and each of them has.
+    producers = client.zrange(keys.producers, 0, -1)
+    assert not producers or int(meta[b"ids"])
     optional = {keys.full, keys.raw, keys.waiting}
     optional |= {key for group in groups for key in keys.group(group).all}
     needed = {keys.meta, *blocks.values(), *(keys.group(group).state for group in groups)}
@@ -72,6 +75,8 @@ def check_whole(client: Any, name: str, present: set[bytes]) -> tuple[int, int, 
         assert client.xrevrange(keys.news, count=1)[0][0] == b"%d-0" % end
     if blocks:
         needed |= {keys.times}
+    if producers:
+        needed |= {keys.producers, *map(keys.ids, producers)}
     assert needed <= present, needed - present
     assert present <= needed | optional, present - needed - optional
     full, raw, times = (

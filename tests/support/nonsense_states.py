@@ -288,8 +288,10 @@ def make_log(client: redis.Redis) -> None:
     log = Log(client, "l", 10)
     group = log.group("g")
     sure = log.group("a", ack=True, lease=0.001, max_attempts=2)
+    # One more comes with an id.
     for number in range(65):
         log.append(b"entry %d" % number, keep=40 if number > 60 else None)
+    log.append(b"entry 65", producer="p", id="i")
     group.read(5)
     for _ in range(3):
         sure.read(3, member="m")
@@ -334,6 +336,8 @@ def log(client: redis.Redis) -> Operations:
     return {
         "append": lambda: ours().append(b"new"),
         "append many": lambda: ours().append(*[b"x"] * 25, keep=15),
+        "append once": lambda: ours().append(b"x", producer="p", id="i"),
+        "append each": lambda: ours().append_each([b"x"] * 25, [*map(str, range(25))], "p"),
         "read": lambda: ours().read(20, 45),
         "read evicted": lambda: ours().read(0, 5),
         "read last": lambda: ours().read(-3, 3),

@@ -110,7 +110,28 @@ def delete(client: Any) -> None:
     log.delete()
 
 
-WORKS = [write_and_read, compact_and_evict, trim, delete]
+def write_by_ids(client: Any, late_ms: int = LATE_MS + 1000) -> None:
+    """Append with ids, by a pipeline too, and let a trimmer look which are to be forgotten."""
+    log = Log(client, "log", BLOCK)
+    log.append(*entries_from(0, 6), producer="p", id="1")
+    log.append_each(entries_from(6, 5), [f"{each}" for each in range(5)], "q")
+    with log.pipeline() as p:
+        p.append(*entries_from(11, 1), producer="p", id="2")
+        p.append_each(entries_from(6, 5), [f"{each}" for each in range(5)], "q").execute()
+    slice_of(LogTrimmer(Log(client, "log", BLOCK, clock_shift_ms=late_ms)))
+    log.append_each(entries_from(12, 9), [f"2:{each}" for each in range(9)], "p")
+    log.append(*entries_from(0, 6), producer="p", id="1")
+
+
+def delete_with_ids(client: Any) -> None:
+    """Delete a log of which producers have ids."""
+    log = Log(client, "log", BLOCK)
+    log.append(*entries_from(0, 6), producer="p", id="1")
+    log.append(*entries_from(6, 5), producer="q", id="1")
+    log.delete()
+
+
+WORKS = [write_and_read, compact_and_evict, trim, delete, write_by_ids, delete_with_ids]
 
 
 def whole(client: redis.Redis) -> int:
@@ -170,6 +191,24 @@ def test_a_process_that_dies_at_any_command(
             clear_out(direct, death)
             deaths += 1
     assert deaths > 2 * 9
+
+
+def test_a_process_that_dies_and_one_that_sends_all_of_it_again(redis7: RedisServer) -> None:
+    """With ids, what the dead one has written is not written again."""
+    direct = redis7.client()
+    deaths = 0
+    with FaultyServer(redis7.port) as door:
+
+        def run() -> None:
+            write_by_ids(redis.Redis(port=door.port, protocol=2), 0)
+
+        for death in every_death([door], run, direct.flushall):
+            whole(direct)
+            write_by_ids(direct, 0)
+            assert Log(direct, "log").read(0, 99) == EXPECTED, death
+            clear_out(direct, death)
+            deaths += 1
+    assert deaths > 9
 
 
 @pytest.mark.parametrize("work", WORKS)

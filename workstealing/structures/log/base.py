@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from workstealing.clock import Duration
 from workstealing.errors import ConfigurationError
 from workstealing.store.fleet import placed
 from workstealing.store.grants import Receipts
@@ -16,6 +17,7 @@ from workstealing.structures.access import QUEUED, Access
 from workstealing.structures.layout import NamesBeside, checked_text
 from workstealing.structures.log.blocks import BlockCache
 from workstealing.structures.log.codecs import codec_of
+from workstealing.structures.log.ids import checked_window
 from workstealing.structures.structure import Structure
 
 LOG_VERSION = "1"
@@ -74,6 +76,7 @@ class LogNames(NamesBeside[LogGroupNames]):
         self.raw = self.base + b"raw"
         self.times = self.base + b"times"
         self.waiting = self.base + b"waiting"
+        self.producers = self.base + b"producers"
 
     def receipt(self, nonce: bytes) -> bytes:
         """Return the key of the receipts that a member of a group names by a nonce."""
@@ -86,6 +89,10 @@ class LogNames(NamesBeside[LogGroupNames]):
     def blocks(self, first: int, number: int) -> list[bytes]:
         """Return the keys of so many blocks in a row."""
         return [b"%sb%d" % (self.base, each) for each in range(first, first + number)]
+
+    def ids(self, producer: str | bytes) -> bytes:
+        """Return the key of a producer's ids."""
+        return self.base + b"ids:" + to_bytes(producer)
 
     def written(self, query: object) -> bytes:
         """Return the key of the marks of a query of Spark.
@@ -142,6 +149,8 @@ class LogBase(Structure):
         *,
         codec: Any = None,
         cache_blocks: int = 16,
+        id_window: Duration = 3600,
+        most_ids: int = 1000,
         clock_shift_ms: int = 0,
     ) -> None:
         # Checks that this is a client of redis-py; makes no connection.
@@ -155,6 +164,7 @@ class LogBase(Structure):
         self.known = Known(checked_integer(block, "block", 1, MOST_BLOCK))
         self.codec = codec_of(codec)
         self.cache = BlockCache(cache_blocks)
+        self.id_window = checked_window(id_window, most_ids)
         self.receipts = Receipts(self.keys.receipt)
         self.clock_shift_ms = clock_shift_ms
 

@@ -36,6 +36,7 @@ from workstealing.structures.log.base import LOG_VERSION, MOST_BLOCK
 from workstealing.structures.log.blocks import HEADER_BYTES, compress_codec, head_of
 from workstealing.structures.log.group import AsyncLogGroup, GroupDead, LogGroup
 from workstealing.structures.log.group_reading import stored_settings
+from workstealing.structures.log.ids import checked_id
 from workstealing.structures.log.reading import LogRange, ReadingEntries
 from workstealing.structures.log.writing import Appending, Removing, Together, check_append
 from workstealing.structures.stored import holding_ours, stored_number
@@ -301,6 +302,9 @@ class Log(_LogOperations, BlockingWaiting):
             log keeps its own number.
         codec: None for bytes, "json", "msgpack", or an object with encode() and decode().
         cache_blocks: how many blocks, of those sent as a whole, this client keeps.
+        id_window: for how long an `id` of an append is known at least, in seconds or a timedelta,
+            30 days at most; of a log's writers the longest one counts.
+        most_ids: how many ids of each producer are known at most, 1 to 100,000.
         clock_shift_ms: for tests.
 
     Makes no connection before the first call. Attributes: name: the log's, as a text.
@@ -432,11 +436,33 @@ class _EitherLogPipeline(_QueuedLog):
         super().__init__(log, transaction)
         self._appends = Together(log.known)
 
-    def append(self, /, *entries: Any, keep: int | None = None, **others: Never) -> Self:
+    def append(
+        self,
+        /,
+        *entries: Any,
+        keep: int | None = None,
+        producer: str | bytes | None = None,
+        id: str | bytes | None = None,  # noqa: A002 - what it is everywhere
+        **others: Never,
+    ) -> Self:
         """Append entries behind those of the pipeline's former appends; see `Log.append`."""
         check_append(entries, others)
         self._require_kept("append")
-        steps = self._owner.append_steps(entries, keep, together=self._appends)
+        ids = checked_id(producer, id)
+        steps = self._owner.append_steps(entries, keep, together=self._appends, ids=ids)
+        return self._run(steps)
+
+    def append_each(
+        self,
+        entries: Sequence[Any],
+        ids: Sequence[str | bytes],
+        producer: str | bytes,
+        *,
+        keep: int | None = None,
+    ) -> Self:
+        """Append entries with ids of their own, in the pipeline's order; see `Log.append_each`."""
+        self._require_kept("append_each")
+        steps = self._owner.each_steps(entries, ids, producer, keep, self._appends)
         return self._run(steps)
 
     def reset(self) -> None:

@@ -15,7 +15,7 @@ between leaves an empty log that is whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Never
 
@@ -33,6 +33,7 @@ from workstealing.structures.log.base import (
     refuse_options,
 )
 from workstealing.structures.log.codecs import encode_all
+from workstealing.structures.log.ids import EntryIds, checked_each, checked_id
 from workstealing.structures.stored import ADVICE, holding_ours, stored_number
 
 MOST_ENTRIES = 10_000
@@ -135,25 +136,75 @@ class Appending(LogBase):
     _resting, _next_rest = 0, 1
 
     @operation
-    def append(self, /, *entries: Any, keep: int | None = None, **others: Never) -> Steps[int]:
+    def append(
+        self,
+        /,
+        *entries: Any,
+        keep: int | None = None,
+        producer: str | bytes | None = None,
+        id: str | bytes | None = None,  # noqa: A002 - what it is everywhere
+        **others: Never,
+    ) -> Steps[int]:
         """Append entries behind the last one, all or none.
 
         Arguments:
             entries: 1 to 10,000, of 512 MiB together at most; bytes, or values that the codec
                 takes.
             keep: evict whole blocks as long as at least so many entries stay.
+            producer: whose id it is; with `id` only.
+            id: of these entries, 1 to 256 bytes: of the calls with it, the first appends.
 
-        Returns: the offset of the first; the others follow without a gap. Raises:
-        ConfigurationError; LayoutError; errors of redis-py, for instance of a full server. After an
-        error nothing is written, but after a lost connection the entries may be there, and a
-        repeated call would append them twice; the client's own retries do not. One round trip; one
-        more if others have filled a block, or a member has begun to wait in a group, since the last
-        call; one more for each 64 groups beyond the first 64 in which members wait. Seven Redis
-        commands in the middle of a block; else about 12, three for each block and some 15 for each
-        such group.
+        Returns: the offset of the first; the others follow without a gap. With an id that the log
+        knows of this producer, the offset that its first call was given, whatever the entries are;
+        then nothing is written. Raises: ConfigurationError; LayoutError; errors of redis-py, for
+        instance of a full server. After an error nothing is written, but after a lost connection
+        the entries may be there, and a repeated call without an id would append them twice; the
+        client's own retries do not. One round trip; one more if others have filled a block, or a
+        member has begun to wait in a group, since the last call; one more for each 64 groups beyond
+        the first 64 in which members wait. Seven Redis commands in the middle of a block without an
+        id; else about 12, 8 more with an id, three for each block and some 15 for each such group.
         """
         check_append(entries, others)
-        return self.append_steps(entries, keep)
+        return self.append_steps(entries, keep, ids=checked_id(producer, id))
+
+    @operation
+    def append_each(
+        self,
+        entries: Sequence[Any],
+        ids: Sequence[str | bytes],
+        producer: str | bytes,
+        *,
+        keep: int | None = None,
+    ) -> Steps[list[int]]:
+        """Append those of some entries whose ids the log does not know yet, all or none.
+
+        Arguments:
+            entries: as of `append`.
+            ids: one for each entry, in their order, no more than the log's `most_ids`.
+            producer: whose ids they are.
+            keep: as of `append`.
+
+        Returns: the offset of each entry, in their order; for an id that the log knows, the one
+        that it was given then. If an id stands there twice, its first entry is appended. Errors and
+        cost: as of `append`; O(log(most_ids)) for each id.
+        """
+        return self.each_steps(entries, ids, producer, keep)
+
+    def each_steps(
+        self,
+        entries: Any,
+        ids: Any,
+        producer: str | bytes,
+        keep: int | None,
+        together: Together | None = None,
+    ) -> Steps[list[int]]:
+        """Append as `append_each` does, in a pipeline, too. Raises: as it."""
+        if isinstance(entries, str | bytes) or not isinstance(entries, Sequence):
+            raise ConfigurationError(
+                f"entries is a {type(entries).__name__}: give a list of the entries"
+            )
+        found = checked_each(producer, ids, len(entries), self.id_window)
+        return self.append_steps(entries, keep, together=together, ids=found)
 
     def append_steps(
         self,
@@ -161,14 +212,16 @@ class Appending(LogBase):
         keep: int | None = None,
         marker: Marker | None = None,
         together: Together | None = None,
+        ids: EntryIds | None = None,
     ) -> Steps[Any]:
-        """Append entries, once for each marker; see `append`.
+        """Append entries, once for each marker or id; see `append`.
 
         Arguments:
             together: of a pipeline's appends.
+            ids: without a marker.
 
-        Returns: the offset of the first; `WrittenRows`, with nothing appended, if the marker does
-        not match the rows written so far.
+        Returns: the offset of the first, or of each if each has an id; `WrittenRows`, with nothing
+        appended, if the marker does not match the rows written so far.
         """
         batch = checked_entries(encode_all(self.codec, entries), self.known.block)
         least = "" if keep is None else checked_integer(keep, "keep", 0)
@@ -182,13 +235,16 @@ class Appending(LogBase):
                 checked_integer(marker.rows, "rows", 0),
                 marker.digest,
             )
+        if ids is not None:
+            written = self.keys.ids(ids.producer)
+            note = ("ids", *self.id_window, len(ids.ids))
         if together is not None:
             together.number += len(batch)
-        elif marker is None and keep is None:
+        elif marker is None and keep is None and ids is None:
             short = self._short(batch)
             if short is not None:
                 return self._shortly(short, batch, written, note)
-        return self._appended(batch, least, written, note, together)
+        return self._appended(batch, least, written, note, together, ids)
 
     def _short(self, batch: list[bytes]) -> Operation | None:
         """Return the short path of an append, None where more is expected to be needed."""
@@ -225,16 +281,17 @@ class Appending(LogBase):
         else:
             self._resting = self._next_rest
             self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
-        offset: int = yield from self._appended(batch, "", written, note, None)
+        offset: int = yield from self._appended(batch, "", written, note, None, None)
         return offset
 
-    def _appended(
+    def _appended(  # noqa: PLR0917 - what a call has
         self,
         batch: list[bytes],
         least: int | str,
         written: bytes,
         note: tuple[Any, ...],
         together: Together | None,
+        ids: EntryIds | None = None,
     ) -> Steps[Any]:
         for tried in range(_TRIES):
             known = self.known
@@ -243,22 +300,28 @@ class Appending(LogBase):
             if together is not None:
                 known, most, spare = together.known, together.most, together.spare(len(batch))
             settings = self._arguments(known, batch, least, written, note, spare, most)
+            if ids is not None:
+                settings = self._with_ids(settings, batch, ids)
             # A batch with a marker is found to be there already.
             reply = yield self.on_keys("append", *settings, once=written == self.keys.meta)
             offset = int(reply[0])
             if offset >= 0:
                 self.has_lost(known, offset)
                 _, kept, *waiting = reply
-                self.note(next=offset + len(batch), kept=int(kept), groups=tuple(waiting))
-                asleep = set(waiting).difference(known.groups[:WOKEN_GROUPS])
-                if together is not None:
-                    # The first of them has woken them when all entries were there.
-                    asleep -= together.woken
-                    together.woken |= asleep
-                yield from self._wake(asleep)
-                return offset
+                yield from self._end(offset + len(batch), kept, waiting, known, together)
+                each = ids is not None and ids.is_each
+                return [*range(offset, offset + len(batch))] if each else offset
             if offset == -2:
                 return WrittenRows(int(reply[1]), int(reply[2]), reply[3].decode())
+            if offset < -2:
+                _, tail, kept, offsets, *waiting = reply
+                self.has_lost(known, int(tail))
+                if offset == -3:
+                    yield from self._end(int(tail), kept, waiting, known, together)
+                else:
+                    self.note(next=int(tail), kept=int(kept))
+                assert ids is not None
+                return offsets if ids.is_each else offsets[0]
             _, tail, kept, block, *waiting = reply
             self.has_lost(known, int(tail))
             self.note(next=int(tail), kept=int(kept), block=int(block), groups=tuple(waiting))
@@ -269,6 +332,23 @@ class Appending(LogBase):
             f"others append to the log {self.name!r} faster than one batch can be written: let them"
             " append more entries by fewer calls; nothing was written"
         )
+
+    def _end(
+        self,
+        end: int,
+        kept: Any,
+        waiting: list[bytes],
+        known: Known,
+        together: Together | None,
+    ) -> Steps[None]:
+        """Remember where the log ends now, and wake who is not awake yet."""
+        self.note(next=end, kept=int(kept), groups=tuple(waiting))
+        asleep = set(waiting).difference(known.groups[:WOKEN_GROUPS])
+        if together is not None:
+            # The first of them has woken them when all entries were there.
+            asleep -= together.woken
+            together.woken |= asleep
+        yield from self._wake(asleep)
 
     def _wake(self, groups: Iterable[bytes]) -> Steps[None]:
         """Wake the members of groups that the script of an append has not woken.
@@ -319,6 +399,14 @@ class Appending(LogBase):
         settings = (known.block, woken, least, low, needed, known.kept, evicted)
         return ((*fixed, *blocks, *groups), *settings, *note, most, *batch)
 
+    def _with_ids(
+        self, settings: tuple[Any, ...], batch: list[bytes], ids: EntryIds
+    ) -> tuple[Any, ...]:
+        """Return the arguments of an append with the key and the ids that one with ids has."""
+        keys, *others = settings
+        before = others[: len(others) - len(batch)]
+        return ((*keys, self.keys.producers), *before, *ids.ids, *batch)
+
 
 def check_append(entries: tuple[Any, ...], others: Iterable[object]) -> None:
     """Refuse what RCP 11 says elsewhere. Raises: ConfigurationError; TypeError."""
@@ -349,6 +437,7 @@ def checked_entries(entries: list[bytes], block: int) -> list[bytes]:
 
 
 BLOCKS_A_SCRIPT = 100
+PRODUCERS_A_SCRIPT = 100
 MOST_IN_VAIN = 100
 """After so many scripts in a row that freed nothing, what the log says is not believed."""
 
@@ -381,8 +470,9 @@ class Removing(LogBase):
         """Delete the log with its entries, its groups and the groups' dead entries.
 
         Returns: whether there was one. Raises: LayoutError, also if entries are appended faster
-        than it can delete. One round trip for each 100 blocks, and three more. The deletion is not
-        atomic, but an append in between loses nothing that a reader could still have found.
+        than it can delete. One round trip for each 100 blocks, two for each 100 producers whose ids
+        are known, and four more. The deletion is not atomic, but an append in between loses nothing
+        that a reader could still have found.
         """
         return self._deleting()
 
@@ -423,6 +513,7 @@ class Removing(LogBase):
     def _deleting(self) -> Steps[bool]:
         keys = self.keys
         for _ in range(_TRIES):
+            yield from self._forgetting()
             yield from self._evicting("", 0)
             with holding_ours(keys.meta):
                 flat = yield command("HGETALL", keys.meta, options=AS_BYTES)
@@ -447,7 +538,7 @@ class Removing(LogBase):
                     others.append(keys.written(rest))
             deleted = yield self.on_keys(
                 "delete",
-                (keys.meta, *others),
+                (keys.meta, keys.producers, *others),
                 *(tail, kept, meta.get(b"joined", b"0"), len(meta)),
             )
             if deleted >= 0:
@@ -457,6 +548,19 @@ class Removing(LogBase):
             f"the log {self.name!r} grows faster than it can be deleted: stop its writers, and call"
             " delete() again; the entries that it had are evicted"
         )
+
+    def _forgetting(self) -> Steps[None]:
+        """Forget the ids of all producers. Two round trips for each 100 of them, and one more."""
+        keys = self.keys
+        while True:
+            with holding_ours(keys.producers):
+                names = yield command(
+                    "ZRANGE", keys.producers, 0, PRODUCERS_A_SCRIPT - 1, options=AS_BYTES
+                )
+            if not names:
+                return
+            sent = (keys.meta, keys.producers, *map(keys.ids, names))
+            yield self.on_keys("forget", sent, "all")
 
     def _sizes_in(self, meta: dict[bytes, Any]) -> tuple[int, int, int]:
         """Return the end, the lowest block and the size of one, as meta says them."""
