@@ -64,6 +64,7 @@ CALLED_BY: dict[str, str] = {
     "leftovers/remove_old": "family_leftovers.verdict",
     "leftovers/restore": "undoing._restored",
     "leftovers/trim_stream": "stream_leftovers.verdict",
+    "log/append_short": "writing._short",
     "log/compact": "log_compactor._change_when_full",
     "log/forget": "writing._forgetting",
     "log/group_bury": "group_reading._bury",
