@@ -10,8 +10,8 @@
 --   ARGV[2] how many to reserve
 --   ARGV[3] what is left to be done
 --   ARGV[4] how many members have been returned
--- Returns { { member, score, ... }, what is left to be done ('' for nothing) }; nil, with nothing changed, if
--- another reservation holds.
+-- Returns { the text of this piece, how many members it lists, what is left to be done ('' for nothing) };
+-- nil, with nothing changed, if another reservation holds.
 --@include reservation
 local version, pset, cset, held, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local current, waits = current_token(held, attempts), count_waiting(KEYS[6], KEYS[7])
@@ -22,5 +22,4 @@ if problem or current ~= ARGV[1] then
   return problem or false
 end
 local n, first = tonumber(ARGV[2]), tonumber(ARGV[4])
-local list, left = reserve_on(pset, cset, held, n, ARGV[3], first, waits, KEYS[6], KEYS[7])
-return { list, left }
+return { reserve_on(pset, cset, held, n, ARGV[3], first, waits, KEYS[6], KEYS[7]) }

@@ -12,12 +12,13 @@
 --   ARGV[2] the lease's token
 --   ARGV[3] its time to live in ms
 --   ARGV[4] the mark that the lease was taken under
---   ARGV[5] 1 to be told how many members in place of which, or 0
+--   ARGV[5] 1 to be told only how many members, or 0
 --   ARGV[6] how many to reserve
 --   ARGV[7] what is left to be done
 --   ARGV[8] how many have been returned
--- Returns { { member, score, ... } or how many, what is left to be done ('' for nothing) }; nil, with nothing
--- changed, if the lease or the reservation does not hold any more, or where the mark is newer.
+-- Returns { the text of this piece, or '', how many members it lists, what is left to be done ('' for nothing) };
+-- nil, with nothing changed, if the lease or the reservation does not hold any more, or where the mark is
+-- newer.
 --@include shard
 local version, pset, cset, held, attempts, lease_key = unpack(KEYS)
 local problem, current, lease = open_held(version, pset, cset, held, attempts, lease_key, ARGV[2])
@@ -34,5 +35,5 @@ if type(waits) == 'table' then
 end
 extend_if_short(lease_key, lease, ARGV[3])
 local n, first = tonumber(ARGV[6]), tonumber(ARGV[8])
-local list, left = reserve_on(pset, cset, held, n, ARGV[7], first, waits, KEYS[8], KEYS[9])
-return { ARGV[5] == '1' and #list / 2 or list, left }
+local text, size, left = reserve_on(pset, cset, held, n, ARGV[7], first, waits, KEYS[8], KEYS[9])
+return { ARGV[5] == '1' and '' or text, size, left }

@@ -58,30 +58,28 @@ local function current_token(held, attempts)
   return token
 end
 
--- The parts of a list of member, score, ... as they stand behind the head of a reservation.
-local function entries_of(head, list)
+-- The text of a list of member, score, ... of a reservation, behind its head or, in the pieces after the
+-- first, behind ''. One concat makes it; the list is used up.
+local function list_text(head, begin, list)
   if #list == 0 then
-    return ''
+    return begin
   end
-  local between, mile, scores = separator(head), milestone(head), {}
+  local between, mile = separator(head), milestone(head)
   for i = 2 * MILE, #list, 2 * MILE do
-    scores[i], list[i] = list[i], list[i] .. mile
+    list[i] = list[i] .. mile
   end
-  local text = between .. table.concat(list, between)
-  -- The list is the caller's.
-  for i, score in pairs(scores) do
-    list[i] = score
-  end
-  return text
+  list[1] = begin .. between .. list[1]
+  return table.concat(list, between)
 end
 
--- Writes a new reservation of a list of member, score, ...; returns its token.
+-- Writes a new reservation of a list of member, score, ...; returns its token, and the text that is held.
 local function hold_list(held, previous, list)
   local clock = server_time()
   local token = next_token(previous, clock)
   local head = string.format('%s %.0f%03d', token, clock[1], math.floor(clock[2] / 1000))
-  redis.call('SET', held, head .. entries_of(head, list))
-  return token
+  local text = list_text(head, head, list)
+  redis.call('SET', held, text)
+  return token, text
 end
 
 -- Acknowledges members: removes them from the consumer set if the caller's token is the one that holds.
@@ -169,21 +167,26 @@ local function advance(pset, cset, n, todo, first, waits, waiting, terms)
   return redis.call('ZRANGE', cset, first, last - 1, 'WITHSCORES'), is_whole and '' or 'page'
 end
 
--- Makes a new reservation of n members, or its first piece; returns what advance() does, and the token.
+-- Makes a new reservation of n members, or its first piece. Returns the token, the text that is held, how
+-- many members it lists, and what is left to be done. The text is the reply, too: a list of 2,000
+-- parts takes the server and the caller longer.
 local function reserve(pset, cset, held, current, n, backwash, waits, waiting, terms)
   local list, todo = advance(pset, cset, n, backwash and 'back' or 'top', 0, waits, waiting, terms)
-  return list, todo, hold_list(held, current, list)
+  local token, text = hold_list(held, current, list)
+  return token, text, #list / 2, todo
 end
 
--- Goes on by a piece with the reservation that holds, and lists its members behind the others.
+-- Goes on by a piece with the reservation that holds, and lists its members behind the others. Returns the
+-- text of this piece, how many members it lists, and what is left to be done.
 local function reserve_on(pset, cset, held, n, todo, first, waits, waiting, terms)
   -- A server that is out of memory lets a script go on that has begun by what can only delete.
   redis.call('ZREMRANGEBYRANK', cset, 1, 0)
   local list, left = advance(pset, cset, n, todo, first, waits, waiting, terms)
+  local text = list_text(held_head, '', list)
   if #list > 0 then
-    redis.call('APPEND', held, entries_of(held_head, list))
+    redis.call('APPEND', held, text)
   end
-  return list, left
+  return text, #list / 2, left
 end
 
 -- Ends a reservation when all of it is acknowledged. current: its token; acked: how many members

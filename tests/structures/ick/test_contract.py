@@ -478,7 +478,9 @@ class TestPieces:
         many.ack(*batch.members)
         assert seen.scripts > 40
         assert seen.most_given <= 2_010
-        assert 1_990 <= seen.most_returned <= 2_010
+        # A thousand members of 6 bytes with their scores and separators, as one text.
+        assert seen.most_returned <= 5
+        assert 24_000 <= seen.longest_returned <= 30_000
 
     @pytest.mark.slow
     def test_more_dead_members_than_one_script_lists(self, make: Callable[..., Any]) -> None:

@@ -44,6 +44,7 @@ from workstealing.structures.ick.members import (
     Member,
     Members,
     Pairs,
+    ReservedMembers,
     adding,
     checked_reservation,
     checked_rest,
@@ -51,7 +52,6 @@ from workstealing.structures.ick.members import (
     in_chunks,
     pairs_of,
     require_one,
-    reserved,
     waiting_pairs,
 )
 from workstealing.structures.layout import as_text
@@ -120,9 +120,10 @@ class _IckOperations:
         they are acknowledged. reserve(0) makes the Ick, or checks it, and changes nothing else;
         reserve(0, backwash=True) hands reserved members back, unless this object's own reservation
         no longer holds. Raises: ConfigurationError; LayoutError. One round trip for up to 1,000
-        members, and one or two for each 1,000 more; O(n log N) in the server. Each 1,000 are
-        atomic, under one token. As soon as another consumer reserves, the rest is given up, and the
-        batch is shorter. On a pipeline only the first 1,000 are part of its transaction.
+        members, and one or two for each 1,000 more; one more if a member contains the separator of
+        the reservation's text; O(n log N) in the server. Each 1,000 are atomic, under one token. As
+        soon as another consumer reserves, the rest is given up, and the batch is shorter. On a
+        pipeline only the first 1,000 are part of its transaction.
         """
         return self._exchanging(checked_count(n, "n"), (), backwash, self.token)
 
@@ -262,29 +263,24 @@ class _IckOperations:
             *earlier, reply = yield [*self._acks(members[:split], token), last]
         else:
             earlier, reply = [], (yield last)
-        acked, new_token, flat, left = reply
+        acked, new_token, text, count, left = reply
         made = as_text(new_token)
         if made:
             # Before the rest, so that reserved members can be acknowledged whatever comes.
             self.token = made
-        if left:
-            flat = yield from self._going_on(n, made, flat, left)
-        acked += sum(earlier)
-        # After a batch is handed back, nothing is reserved under its token.
-        return Batch(reserved(flat), made if n else "", Acked(acked, len(members) - acked))
-
-    def _going_on(self, n: int, token: str, flat: list[Any], left: Any) -> Steps[list[Any]]:
-        """Go on with a reservation of which one script made a piece; return all its members."""
+        reserved = ReservedMembers(self.names, made, text)
+        yield from reserved.add(text, count)
         while left:
-            args = (token, n, left, len(flat) // 2)
-            keys = (*self.names.reserved, *self.names.resting)
+            args = (made, n, left, reserved.count)
             reply = yield Operation(load("ick/reserve_on"), keys, args)
             if reply is None:
                 # Another reservation has replaced this one.
                 break
-            more, left = reply
-            flat = flat + more
-        return flat
+            text, count, left = reply
+            yield from reserved.add(text, count)
+        acked += sum(earlier)
+        # After a batch is handed back, nothing is reserved under its token.
+        return Batch(reserved.pairs(), made if n else "", Acked(acked, len(members) - acked))
 
     def _describing(self) -> Steps[dict[str, Any] | None]:
         stats, units = yield description(self.names)

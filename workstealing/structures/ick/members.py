@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Self
 from workstealing.clock import Duration, milliseconds_of
 from workstealing.errors import ConfigurationError
 from workstealing.store.keys import to_bytes
+from workstealing.store.operations import Operation, Steps
+from workstealing.store.scripts import load
 from workstealing.structures.layout import beside, scored
 from workstealing.structures.stored import MOST_STORED, unbelieved
 
@@ -223,13 +225,51 @@ def waiting_pairs(chunk: Pairs) -> Iterator[Any]:
         yield from ("" if score is None else score, member)
 
 
-def reserved(flat: list[Any]) -> list[tuple[Any, float]]:
-    """Return the members of a reservation and their scores, each member once."""
-    pairs = scored(flat)
-    if len(pairs) > MEMBERS_A_CHUNK:
-        # Between two pieces a client without tokens may have shifted what comes behind.
-        return list(dict(pairs).items())
-    return pairs
+class ReservedMembers:
+    """The members of a reservation, as its pieces come; see ``lua/shared/reservation.lua``.
+
+    Arguments:
+        names: of the Ick.
+        token: of the reservation.
+        text: of its first piece, which begins with the reservation's head.
+
+    Attribute `count`: how many have come.
+    """
+
+    def __init__(self, names: IckNames, token: str, text: Any) -> None:
+        self._keys = (*names.sets, names.held)
+        self._token = token
+        self._pairs: list[tuple[Any, float]] = []
+        self.count = 0
+        line, colon = ("\n", ":") if isinstance(text, str) else (b"\n", b":")
+        last = text.split(line, 1)[0][-6:]
+        self._between, self._mile = line + last + line, line + last + colon
+
+    def add(self, text: Any, count: int) -> Steps[None]:
+        """Add a piece. No round trip, but one if the text of a member contains a separator."""
+        if not count:
+            return
+        parts = text.split(self._between)
+        # The first part is the head, or nothing; a milestone ends each eighth score.
+        parts[16::16] = [score.removesuffix(self._mile) for score in parts[16::16]]
+        try:
+            pairs = list(zip(parts[1::2], map(float, parts[2::2]), strict=True))
+        except ValueError:
+            pairs = []
+        if len(pairs) != count:
+            reply = yield Operation(
+                load("ick/reserved"), self._keys, (self._token, self.count, count)
+            )
+            pairs = scored(reply or [])
+        self._pairs += pairs
+        self.count += count
+
+    def pairs(self) -> list[tuple[Any, float]]:
+        """Return the members and their scores, each member once."""
+        if len(self._pairs) > MEMBERS_A_CHUNK:
+            # Between two pieces a client without tokens may have shifted what comes behind.
+            return list(dict(self._pairs).items())
+        return self._pairs
 
 
 def _checked_score(member: Member, score: object) -> Score:

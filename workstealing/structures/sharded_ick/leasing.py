@@ -19,13 +19,14 @@ from workstealing.store.operations import (
     Steps,
     operation,
 )
+from workstealing.store.scripts import load
 from workstealing.structures.ick.members import (
     MEMBERS_A_CHUNK,
     Acked,
     Batch,
     Member,
+    ReservedMembers,
     checked_reservation,
-    reserved,
 )
 from workstealing.structures.layout import as_text
 from workstealing.structures.sharded_ick.layout import Core, ShardedLayout
@@ -176,27 +177,29 @@ class _LeasedOperations:
             if n or backwash:
                 raise self._lost()
             # A mere acknowledgement shows by its figures that it came too late.
-            reply = (0, "", [], "")
-        removed, token, flat, left = reply
+            reply = (0, "", "", 0, "")
+        removed, token, text, count, left = reply
         if token:
             self.token = as_token(token)
+        reserved = ReservedMembers(self._names, self.token, text)
+        yield from reserved.add(text, count)
         while left:
-            reply = yield self.going_on(n, left, len(flat) // 2)
+            reply = yield self.going_on(n, left, reserved.count)
             if reply is None:
                 break
-            more, left = reply
-            flat = flat + more
+            text, count, left = reply
+            yield from reserved.add(text, count)
         total = removed + acked
         # After a batch is handed back, nothing is reserved under its token.
         made = self.token if n else ""
-        return Batch(reserved(flat), made, Acked(total, len(members) - total))
+        return Batch(reserved.pairs(), made, Acked(total, len(members) - total))
 
     def exchanging(
         self, n: int, members: Sequence[bytes], backwash: bool, *, counts: bool = False
     ) -> Operation:
         """Return an exchange's operation, which returns the reply; for the package itself.
 
-        Arguments as of `exchange`; counts: reply the number of reserved members, not the members.
+        Arguments as of `exchange`; counts: reply with their number, without the members.
         """
         names = self._names
         return Operation(
@@ -362,9 +365,9 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
         for leased, reply in zip(wanted, (yield operations), strict=True):
             if reply is not None and reply[1]:
                 leased.token = as_token(reply[1])
-                counted[leased.ick_shard] = reply[2]
-                if reply[3]:
-                    unfinished.append((leased, reply[3]))
+                counted[leased.ick_shard] = reply[3]
+                if reply[4]:
+                    unfinished.append((leased, reply[4]))
         while unfinished:
             replies = yield [
                 leased.going_on(
@@ -376,9 +379,9 @@ class _LeasesOperations(list[LeasedT], Generic[LeasedT]):
             for (leased, _), reply in zip(unfinished, replies, strict=True):
                 # None: the lease was lost in between, and with it the reservation's use.
                 if reply is not None:
-                    counted[leased.ick_shard] += reply[0]
-                    if reply[1]:
-                        going.append((leased, reply[1]))
+                    counted[leased.ick_shard] += reply[1]
+                    if reply[2]:
+                        going.append((leased, reply[2]))
             unfinished = going
         return {
             leased.ick_shard: (leased.token, counted[leased.ick_shard])
@@ -635,7 +638,7 @@ def reserved_page(core: Core, shard: int, token: str, start: int) -> Steps[Reser
     names = core.names(shard)
     # As bytes, for every client.
     flat = yield Operation(
-        core.script("sharded_ick/reserved"),
+        load("ick/reserved"),
         (*names.sets, names.held),
         (token, start, MEMBERS_A_PAGE),
         options=AS_BYTES,

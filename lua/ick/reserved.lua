@@ -1,4 +1,4 @@
--- Looks at a part of what a reservation holds in an ick shard; nobody's lease is asked for.
+-- Looks at a part of what a reservation holds; nobody's lease is asked for.
 --   KEYS[1] version
 --   KEYS[2] producer set
 --   KEYS[3] consumer set
