@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -400,17 +401,20 @@ class _FieldCollector(DueCollector):
             if isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE"):
                 garbage.problem = _foreign_deadlines(garbage.deadlines_key)
                 continue
-            (pairs,) = map(scored, checked([reply]))
-            past = [field for field, deadline in pairs if deadline <= now_ms]
-            if past and not limit:
+            (flat,) = checked([reply])
+            deadlines = flat[1::2]
+            # They are in order, and mostly all have passed.
+            expired = bisect_right(deadlines, now_ms, key=float)
+            if expired and not limit:
                 # The others fill the slice; this one stays as it is.
                 hashes.pop()
                 continue
-            garbage.expired = len(past)
-            garbage.gone = past[: min(each, limit)]
-            limit -= len(garbage.gone)
-            if len(pairs) > len(garbage.gone):
-                garbage.following = pairs[len(garbage.gone)][1]
+            garbage.expired = expired
+            gone = min(expired, each, limit)
+            garbage.gone = flat[: 2 * gone : 2]
+            limit -= gone
+            if len(deadlines) > gone:
+                garbage.following = float(deadlines[gone])
             if ends:
                 (garbage.left,) = checked([replies[len(some) + number]])
         unknown = [each for each in hashes if each.left is None and each.needs_end(now_ms)]

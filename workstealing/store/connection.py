@@ -378,7 +378,7 @@ class OneAttempt(AbstractConnection):
             while self._owed:
                 replies.append(self._reply())
                 self._owed -= 1
-                if self._owed and isinstance(commands, Packed):
+                if self._owed:
                     self._take_what_has_come(replies)
         except Unanswered:
             self.trip.lasts(SYSTEM_CLOCK.monotonic() - begun)

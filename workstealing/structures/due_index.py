@@ -389,6 +389,5 @@ class DueIndex:
 
     def shuffle(self, items: list[Any]) -> None:
         """Put items in a random order."""
-        for i in range(len(items) - 1, 0, -1):
-            j = self._below(i + 1)
-            items[i], items[j] = items[j], items[i]
+        draw = self._random
+        items.sort(key=lambda _: draw())
