@@ -1,7 +1,8 @@
 -- Does neighbouring usual calls of HSETEX in a transaction one after the other, each as hsetex does it.
 --   KEYS[1..] of each call: hash, deadlines, due, mark
 --   ARGV[1..] of each call: the number of its arguments, and these as hsetex has them
--- Returns the reply to each, which may be an error.
+-- Returns the reply to each, which may be an error. Where the memory is full, the server refuses a call nothing that
+-- stands behind one that has removed something: it has made room.
 --@include timed
 local at, first, replies = now(), 2, {}
 for i = 1, #KEYS, 4 do
