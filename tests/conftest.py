@@ -48,6 +48,7 @@ pytest_plugins = [
     "support.proof",
     "support.costs",
     "support.acl",
+    "support.twins",
 ]
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}

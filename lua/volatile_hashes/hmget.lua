@@ -3,14 +3,11 @@
 --   KEYS[2] deadlines
 --   ARGV[1..] fields
 -- Returns a list of values, nil for what is missing or expired.
---@include clock
+--@include timed
 local at = now()
-if #ARGV <= 4000 then
-  -- The usual case, without the functions of the other: nothing of this hash has expired.
-  local values = redis.pcall('HMGET', KEYS[1], unpack(ARGV))
-  if values.err or redis.call('ZCOUNT', KEYS[2], '-inf', at) == 0 then
-    return values
-  end
+local values = #ARGV <= 4000 and read_usual(KEYS[1], KEYS[2], at, ARGV, 1, #ARGV)
+if values then
+  return values
 end
 do
   --@include hash

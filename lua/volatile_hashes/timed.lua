@@ -1,5 +1,5 @@
 --@library
--- HSETEX and HGETEX: of each the usual call as one run of commands, and any call.
+-- HSETEX, HGETEX and HMGET: of each the usual call as one run of commands, and any call.
 --@include clock
 
 -- A usual call says EX or PX, and no condition. A server makes each function of a script anew at each call, so the
@@ -57,11 +57,18 @@ local function set_usual(hash, deadlines, due, mark, expected, score, args, firs
   return true
 end
 
--- Reads fields, and sets when they end. args: has them from first to last.
+-- Reads fields of a hash of which nothing has expired. args: has the fields from first to last.
+-- Returns their values.
+local function read_usual(hash, deadlines, at, args, first, last)
+  local values = redis.pcall('HMGET', hash, unpack(args, first, last))
+  return not values.err and redis.pcall('ZCOUNT', deadlines, '-inf', at) == 0 and values
+end
+
+-- Reads fields, and sets when they end. args: has the fields from first to last.
 -- Returns their values.
 local function touch_usual(hash, deadlines, due, mark, expected, at, score, args, first, last)
-  local values = redis.pcall('HMGET', hash, unpack(args, first, last))
-  if values.err or redis.pcall('ZCOUNT', deadlines, '-inf', at) ~= 0 or redis.pcall('GET', mark) ~= expected then
+  local values = read_usual(hash, deadlines, at, args, first, last)
+  if not values or redis.pcall('GET', mark) ~= expected then
     return
   end
   if first == last and values[1] and raise_deadline(deadlines, args[first], score) == 1 then

@@ -1,14 +1,16 @@
 """Two databases of one server in the same state: a short path and the full one do the same there.
 
 A test fills both by the same commands, does a thing in the one by the short path and in the other
-by the full one, and compares what both say and what both leave. `frozen_scripts` gives all scripts
-a clock that stands still, at the moment that `Twins.prepare` is told.
+by the full one, and compares what both say and what both leave. The fixture `twins` gives all
+scripts a clock that stands still, at the moment that `Twins.prepare` is told; a script that an
+object has loaded before keeps the server's clock.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -18,6 +20,7 @@ from support.servers import AnyServer
 from workstealing.store import scripts
 from workstealing.store.scripts import Script
 
+EVERYWHERE = ("redis7", "redis62", "redis82", "valkey9", "fakeredis_server")
 CLOCK = "the clock of this test"
 _TIME = "redis.call('TIME')"
 # A time to live is compared in minutes, because a moment passes between the two databases.
@@ -57,14 +60,6 @@ def _frozen(name: str, clock_shift_ms: int) -> Script:
     return script
 
 
-def frozen_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every script that is loaded from now on see the clock of `Twins.prepare`.
-
-    A script that an object has loaded before keeps the server's clock.
-    """
-    monkeypatch.setattr(scripts, "_loaded", _frozen)
-
-
 class Twins:
     """Two databases that are kept alike; `short` and `full` are their clients.
 
@@ -97,19 +92,50 @@ class Twins:
         first, second = map(_contents, (self.short, self.full))
         return first, second
 
-    def check(self, short: Callable[[], object], full: Callable[[], object], about: object) -> Any:
+    @contextmanager
+    def full_memory(self, is_full: bool) -> Iterator[None]:
+        """Let a real server refuse all that needs memory while the block lasts, if `is_full`."""
+        if is_full and self.is_real:
+            self.short.config_set("maxmemory", 1)
+        try:
+            yield
+        finally:
+            if is_full and self.is_real:
+                self.short.config_set("maxmemory", 0)
+
+    def check(
+        self,
+        short: Callable[[], object],
+        full: Callable[[], object],
+        about: object,
+        but: Sequence[bytes] = (),
+    ) -> Any:
         """Do a thing by both paths, compare what is said and what is left, and return the former.
 
         Arguments:
             about: the state, for the message.
+            but: keys that may be left differently.
 
         An error is returned as its class and text.
         """
         said = (_said(short), _said(full))
         assert said[0] == said[1], f"said differently: {about}"
         left = self.contents()
+        for key in but:
+            for each in left:
+                each.pop(key, None)
         assert left[0] == left[1], f"left differently after {said[0]}: {about}"
         return said[0]
+
+
+@pytest.fixture
+def twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Twins]:
+    """Yield the twins on a server: the test's own parameter names the server's fixture."""
+    monkeypatch.setattr(scripts, "_loaded", _frozen)
+    twins = Twins(request.getfixturevalue(request.param))
+    yield twins
+    for client in (twins.short, twins.full):
+        client.flushdb()
 
 
 def _said(call: Callable[[], object]) -> object:

@@ -22,6 +22,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar
 from typing import overload as _overload
@@ -51,6 +52,8 @@ AS_BYTES: dict[str, Any] = {NEVER_DECODE: True}
 """The option by which a reply comes as bytes, whatever the client makes of others."""
 OPERATIONS_A_ROUND_TRIP = 512
 """How many operations of a list are sent at once at most: their replies are kept in memory."""
+MOST_TOGETHER = 64
+"""How many neighbours are sent as one script at most: a server takes a very long one for stuck."""
 _NO_OPTIONS: Mapping[str, Any] = {}
 
 
@@ -65,10 +68,11 @@ class Operation:
     Attributes: script: None for a command; keys: all of one hash slot; for a command they only say
     where it goes; args: of the script, or the whole command; read: makes the result from the reply;
     options: those of redis-py by which the reply is parsed, such as `AS_BYTES`; once: whether it is
-    never sent twice, because the second time it would do, or answer, something else.
+    never sent twice, because the second time it would do, or answer, something else; together: the
+    script that does neighbouring operations of this kind as one, see `RoundTrip`.
     """
 
-    __slots__ = ("args", "keys", "once", "options", "read", "script")
+    __slots__ = ("args", "keys", "once", "options", "read", "script", "together")
 
     def __init__(
         self,
@@ -79,8 +83,10 @@ class Operation:
         options: Mapping[str, Any] = _NO_OPTIONS,
         *,
         once: bool = False,
+        together: Script | None = None,
     ) -> None:
         self.script = script
+        self.together = together
         self.keys = keys
         self.args = args
         self.read = read
@@ -151,6 +157,12 @@ class RoundTrip:
     use that carried the text. Then it runs the later uses not at all, and they are sent once more:
     all of them if their order does not matter, or else only those behind which nothing has run.
 
+    In a MULTI/EXEC, neighbours of one kind (`Operation.together`) are sent as one script, which
+    does one after the other and answers each. It is given the keys of all, and for each the number
+    of its arguments and these. Elsewhere each is sent by itself: a server that refuses one script,
+    because of a key that the user may not touch for instance, would still do the others, but of a
+    MULTI/EXEC it does nothing then.
+
     Arguments:
         transaction: whether it is one MULTI/EXEC (on a cluster: never).
         is_ordered: whether the order of the commands matters.
@@ -161,14 +173,53 @@ class RoundTrip:
         self._on_cluster = is_cluster(client)
         self.is_transaction = transaction and not self._on_cluster
         options = {} if self._on_cluster else {"transaction": transaction}
-        self.target = client.pipeline(**options)
+        self._target = client.pipeline(**options)
         self._is_ordered = is_ordered
         self._sent: set[str] = set()
         # The operations that name their script by its digest, by their place.
         self._by_digest: dict[int, Operation] = {}
+        # Neighbours that are not added yet, and how many each script does, by its place.
+        self._neighbours: list[Operation] = []
+        self._joined: dict[int, int] = {}
+
+    @property
+    def target(self) -> Any:
+        """The pipeline of redis-py, with all that has been added."""
+        if self._neighbours:
+            self._join()
+        return self._target
 
     def add(self, operation: Operation) -> None:
         """Add an operation."""
+        some = self._neighbours
+        if some:
+            first = some[0]
+            is_alike = first.together is operation.together and first.options == operation.options
+            if not is_alike or len(some) == MOST_TOGETHER:
+                self._join()
+                some = self._neighbours
+        if operation.together is None or not self.is_transaction:
+            self._add(operation)
+        else:
+            some.append(operation)
+
+    def _join(self) -> None:
+        """Add the neighbours."""
+        some, self._neighbours = self._neighbours, []
+        if len(some) == 1:
+            self._add(some[0])
+            return
+        keys: list[Any] = []
+        args: list[Any] = []
+        for each in some:
+            keys += each.keys
+            args.append(b"%d" % len(each.args))
+            args += each.args
+        self._joined[len(self._target)] = len(some)
+        first = some[0]
+        self._add(Operation(first.together, tuple(keys), tuple(args), options=first.options))
+
+    def _add(self, operation: Operation) -> None:
         script = operation.script
         if script is None:
             self._queue(operation, operation.by_text())
@@ -176,7 +227,7 @@ class RoundTrip:
         # The first use of a script carries its text, so that the server knows it for the rest;
         # on a cluster each use does, because each may go to another node.
         if script.sha in self._sent and not self._on_cluster:
-            self._by_digest[len(self.target)] = operation
+            self._by_digest[len(self._target)] = operation
             self._queue(operation, operation.by_digest())
         else:
             self._queue(operation, operation.by_text())
@@ -189,7 +240,7 @@ class RoundTrip:
         options = operation.options
         if self._on_cluster and operation.script is not None:
             options = {**options, **node_known(self._client, operation.keys)}
-        self.target.execute_command(*words, **options)
+        self._target.execute_command(*words, **options)
 
     def send(self) -> list[Any]:
         """Send it on a blocking client; return the replies, errors in their places."""
@@ -198,7 +249,7 @@ class RoundTrip:
             again = self._not_run(replies)
             if again:
                 self._replace(replies, again, self._texts_of(again).execute(raise_on_error=False))
-        return replies
+        return self._spread(replies)
 
     async def send_async(self) -> list[Any]:
         """Send it on an asyncio client; see `send`."""
@@ -208,7 +259,7 @@ class RoundTrip:
             if again:
                 texts = self._texts_of(again)
                 self._replace(replies, again, await texts.execute(raise_on_error=False))
-        return replies
+        return self._spread(replies)
 
     def _not_run(self, replies: Sequence[Any]) -> list[int]:
         """Return the places of the operations to send once more, in their order."""
@@ -227,6 +278,22 @@ class RoundTrip:
             operation = self._by_digest[place]
             texts._queue(operation, operation.by_text())
         return texts.target
+
+    def _spread(self, replies: list[Any]) -> list[Any]:
+        """Return a reply for each operation."""
+        if not self._joined:
+            return replies
+        spread: list[Any] = []
+        for place, reply in enumerate(replies):
+            size = self._joined.get(place)
+            if size is None:
+                spread.append(reply)
+            elif isinstance(reply, Exception):
+                # One each, because whoever raises it adds to it.
+                spread += [copy(reply) for _ in range(size)]
+            else:
+                spread += reply
+        return spread
 
     @staticmethod
     def _replace(replies: list[Any], places: Sequence[int], others: Sequence[Any]) -> None:

@@ -102,7 +102,8 @@ class Pipeline(Queued):
     def __init__(self, client: Any, transaction: bool) -> None:
         self._client = client
         self._transaction = transaction
-        # A generator of steps, or the user's own command: its method, arguments and options.
+        # A generator of steps; or what makes operations when they are sent, of which the last one's
+        # reply is the result; or the user's own command: its method, arguments and options.
         self._queue: list[Any] = []
 
     @property
@@ -201,6 +202,9 @@ class Pipeline(Queued):
             if isinstance(first, _Done):
                 results.append(first.result)
                 continue
+            if callable(queued):
+                results.append(_result(first, replies))
+                continue
             try:
                 results.append((yield from Begun(queued, *_answer(first, replies))))
             except (ResponseError, LayoutError) as raised:
@@ -230,7 +234,7 @@ def _fill(trip: RoundTrip, queued: Any) -> Any:
         queue_plain(trip.target, *queued)
         return queued
     try:
-        step = next(queued)
+        step = queued() if callable(queued) else next(queued)
     except StopIteration as done:
         return _Done(done.value)
     except ResponseError as refused:
@@ -238,12 +242,22 @@ def _fill(trip: RoundTrip, queued: Any) -> Any:
         return _Done(refused.with_traceback(None))
     if isinstance(step, Operation):
         trip.add(step)
-    elif isinstance(step, list):
+    elif callable(queued) or isinstance(step, list):
         for operation in step:
             trip.add(operation)
     else:
         trip.target.execute_command(*spelled(step))
     return step
+
+
+def _result(operations: Sequence[Operation], replies: Iterator[Any]) -> Any:
+    """Take the replies to operations, and return what the last one reads, or the first error."""
+    result = None
+    error: Exception | None = None
+    for operation in operations:
+        reply, refused = _answer(operation, replies)
+        result, error = reply, error or refused
+    return result if error is None else error.with_traceback(None)
 
 
 def _answer(step: Any, replies: Iterator[Any]) -> tuple[Any, Exception | None]:

@@ -41,9 +41,7 @@ _SHIFT = "CLOCK_SHIFT_MS = 0"
 # so no client would know READONLY or OOM as such: neither its sentinels nor its retries nor its
 # classes. A later server adds the script's digest and line. An error about the type of a user's key
 # is always a script's answer; so one that is raised is about a key of ours.
-_BODY = """local done, answer = pcall(function()
-{text}end)
-local said = answer
+_ANSWER = """local said = answer
 if type(answer) == 'table' then
 said = answer.err
 elseif done then
@@ -56,13 +54,12 @@ said = 'WSLAYOUT one of the keys ' .. table.concat(KEYS, ' ', 1, math.min(#KEYS,
 .. ' holds another type than it should'
 end
 if string.match(said, '^%u[%u%d]+ ') then
-return {{err = (string.gsub(said, '%s+', ' '))}}
+return {err = (string.gsub(said, '%s+', ' '))}
 end
 end
 if done then
 return answer
 end
-error(answer, 0)
 """
 
 
@@ -90,8 +87,16 @@ class Script:
 
 
 def framed(text: str) -> str:
-    """Return a script's text in the frame that gives its errors back bare."""
-    return _BODY.format(text=text)
+    """Return a script's text in the frame that gives its errors back bare.
+
+    A script that answers several calls gives each its reply by ``reply_of(keys, pcall(...))``. That
+    never raises, because the calls before have been done.
+    """
+    own = ""
+    if "reply_of(" in text:
+        other = "return {err = 'ERR ' .. string.gsub(tostring(answer), '%s+', ' ')}\n"
+        own = f"local function reply_of(KEYS, done, answer)\n{_ANSWER}{other}end\n"
+    return f"{own}local done, answer = pcall(function()\n{text}end)\n{_ANSWER}error(answer, 0)\n"
 
 
 def load(name: str, clock_shift_ms: int = 0) -> Script:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
 from support.proof import seed, tried
-from support.twins import Twins, frozen_scripts
+from support.twins import EVERYWHERE, Twins
 from workstealing.store.operations import Operation
 from workstealing.structures import Log
 from workstealing.structures.log.base import Known, LogNames
@@ -20,7 +19,6 @@ KEYS = LogNames("l")
 GROUPS = ("g", "h")
 JUNK = (b"", b"x", b"-1", b"007", b"1e3", b"1.5", b"0", b"5", b"9" * 16, b"9" * 400, b" 1", b"+1")
 JUNK += (b"9007199254740991", b"99999999999999", b"inf", b"nan")
-EVERYWHERE = ["redis7", "redis62", "redis82", "valkey9", "fakeredis_server"]
 
 
 class FullLog(Log):
@@ -28,15 +26,6 @@ class FullLog(Log):
 
     def _short(self, batch: list[bytes]) -> Operation | None:
         return None
-
-
-@pytest.fixture
-def twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Twins]:
-    frozen_scripts(monkeypatch)
-    twins = Twins(request.getfixturevalue(request.param))
-    yield twins
-    for client in (twins.short, twins.full):
-        client.flushdb()
 
 
 def state(chance: random.Random, block: int, tail: int) -> list[tuple[Any, ...]]:
@@ -140,17 +129,14 @@ def test_short_and_full_appends_are_the_same(twins: Twins, states: int) -> None:
         known = Known(chance.choice((block, block, block, block + 1)), guess, 0, groups)
         log, full = Log(twins.short, "l"), FullLog(twins.full, "l")
         log.known = full.known = known
-        is_full = twins.is_real and chance.random() < 0.04
-        if is_full:
-            twins.short.config_set("maxmemory", 1)
-        for _ in range(chance.choice((1, 1, 2))):
-            batch = [b"new"] * chance.choice((1, 1, 1, 2, 3, 70))
-            expected = not log._resting and log._short(batch) is not None
-            said = twins.check(partial(log.append, *batch), partial(full.append, *batch), about)
-            refused += not isinstance(said, int)
-            short += expected and isinstance(said, int) and not log._resting
-        if is_full:
-            twins.short.config_set("maxmemory", 0)
+        is_full = chance.random() < 0.04
+        with twins.full_memory(is_full):
+            for _ in range(chance.choice((1, 1, 2))):
+                batch = [b"new"] * chance.choice((1, 1, 1, 2, 3, 70))
+                expected = not log._resting and log._short(batch) is not None
+                said = twins.check(partial(log.append, *batch), partial(full.append, *batch), about)
+                refused += not isinstance(said, int)
+                short += expected and isinstance(said, int) and not log._resting
     tried("short and full appends in one state", states)
     # Neither kind of states is rare.
     assert short > states / 5

@@ -334,6 +334,8 @@ class HashTranslator:
         self._nested_pairs = nested_pairs
         self.clock_shift_ms = clock_shift_ms
         self._scripts: dict[str, Script] = {}
+        # Of a call that is joined with its neighbours: its own, and that of some; by its word.
+        self._joined: dict[str, tuple[Script, Script]] = {}
 
     def translate(self, layout: Layout, args: Arguments, options: dict[str, Any]) -> Operation:
         """Return the operation for a command on an emulated namespace.
@@ -342,9 +344,17 @@ class HashTranslator:
         for a command that volatile hashes do not have.
         """
         word = args[0]
-        if word == "HGETEX" and args[2] == "FIELDS":
-            # Without an option it only reads.
-            word, args = "HMGET", ("HMGET", args[1], *args[4:])
+        if word in _TIMED:
+            ms = _usual_ms(args)
+            if ms:
+                layout.require_writable()
+                keys = self._names.for_writing(to_bytes(args[1]), layout)
+                values: tuple[Any, ...] = (b"%d" % ms, layout.mark, *args[6:])
+                script, some = self._joined.get(word) or self._scripts_of(word)
+                return Operation(script, keys, values, together=some)
+            if word == "HGETEX" and args[2] == "FIELDS":
+                # Without an option it only reads.
+                word, args = "HMGET", ("HMGET", args[1], *args[4:])
         command = _COMMANDS.get(word)
         if command is None:
             raise ResponseError(f"volatile hashes do not have the command {word}")
@@ -355,8 +365,12 @@ class HashTranslator:
         script = self._scripts.get(command.script) or self.script(command.script)
         name = to_bytes(args[1])
         if not command.writes:
-            read = self._reader(word, command, args, options)
             keys = self._names.for_reading(name)
+            if word == "HMGET" and len(args) <= _USUAL_ARGUMENTS:
+                script, some = self._joined.get(word) or self._scripts_of(word)
+                fields, parsing = tuple(args[2:]), _parsing(options)
+                return Operation(script, keys, fields, options=parsing, together=some)
+            read = self._reader(word, command, args, options)
             if command.checked:
                 keys += (self._names.mark(layout.shard_of(key_slot(name))),)
                 values = (layout.mark, *command.told, *args[2:])
@@ -365,10 +379,6 @@ class HashTranslator:
             return Operation(script, keys, values, read, _parsing(options))
         layout.require_writable()
         keys = self._names.for_writing(name, layout)
-        if word in _TIMED:
-            ms = _usual_ms(args)
-            if ms:
-                return Operation(script, keys, (ms, layout.mark, *args[6:]), command.read)
         if command.keys == 2:
             other = to_bytes(args[2])
             keys += self._names.for_writing(other, layout)
@@ -376,6 +386,17 @@ class HashTranslator:
                 keys += (self._names.computing(other),)
         values = (layout.mark, *command.told, *args[1 + command.keys :])
         return Operation(script, keys, values, command.read, once=is_once(args))
+
+    def _scripts_of(self, word: str) -> tuple[Script, Script]:
+        """Return the script of a usual call, and that of some neighbouring ones."""
+        names = {
+            "HSETEX": "volatile_hashes/hsetex_run",
+            "HGETEX": "volatile_hashes/hgetex_run",
+            "HMGET": "volatile_hashes/hmget_run",
+        }
+        both = self.script(_COMMANDS[word].script), self.script(names[word])
+        self._joined[word] = both
+        return both
 
     def _reader(
         self, word: str, command: _HashCommand, args: Arguments, options: dict[str, Any]

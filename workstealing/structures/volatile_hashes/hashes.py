@@ -31,6 +31,7 @@ from workstealing.store.keys import SLOTS, key_slot, to_bytes
 from workstealing.store.operations import (
     Asynchronous,
     Blocking,
+    Operation,
     Steps,
     command,
     operation,
@@ -339,15 +340,16 @@ class _EitherHashPipeline(Pipeline, QueuedHashSurface):
         """Queue one hash command; all the methods end here. Returns the pipeline."""
         require_users_keys(args)
         self._commands[len(self._queue)] = args, options
-        return self._run(self._steps(args, options))
+        self._queue.append(functools.partial(self._operations, args, options))
+        return self
 
     def reset(self) -> None:
         """Forget what is queued."""
         super().reset()
         self._commands = {}
 
-    def _steps(self, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
-        """Run a command by the layout that is known when it is sent."""
+    def _operations(self, args: tuple[Any, ...], options: dict[str, Any]) -> Sequence[Operation]:
+        """Return the operations of a command by the layout that is known when it is sent."""
         layout, translator = self._hashes.layout, self._hashes.translator
         assert layout is not None, "the layout is read before"
         named = hashes_in(args)
@@ -356,11 +358,9 @@ class _EitherHashPipeline(Pipeline, QueuedHashSurface):
             if first != second:
                 # As the server says it: redis-py itself would refuse the whole pipeline.
                 raise ClusterCrossSlotError("Keys in request don't hash to the same slot")
-        operations = translator.operations(layout, args, options)
-        if len(operations) == 1:
-            return (yield operations[0])
-        *_, reply = yield operations
-        return reply
+        if layout.backend == EMULATED:
+            return (translator.translate(layout, args, options),)
+        return translator.operations(layout, args, options)
 
     def _execution(self, raise_on_error: bool) -> Steps[list[Any]]:
         queue, commands = self._queue, self._commands
@@ -377,7 +377,7 @@ class _EitherHashPipeline(Pipeline, QueuedHashSurface):
             layout = yield from self._hashes.layout_steps(again=True)
             layout = yield from self._hashes.register_steps(layout, used)
             if layout.rules != known:
-                again = yield from self._sent([self._steps(*commands[each]) for each in refused])
+                again = yield from self._sent([queue[each] for each in refused])
                 for position, result in zip(refused, again, strict=True):
                     results[position] = result
                 del again, result
