@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.patience import GUARD_SECONDS
 from support.servers import RedisCluster3, RedisServer
 
 pytest.importorskip("pyspark")
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.datasource import DataSourceReader
 
 from workstealing.spark.sources.redis import RedisSource
 
@@ -22,6 +27,22 @@ if TYPE_CHECKING:
 
 FORMAT = "workstealing.redis"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+TESTS = Path(__file__).resolve().parents[1]
+# A driver of its own: a JVM keeps the standard error with which it was started.
+UNHEARD = """
+import sys
+from support.spark_jvms import builder
+from workstealing.spark import register
+
+spark = builder("local[1]").getOrCreate()
+register(spark)
+read = spark.read.format("workstealing.redis").options(url=sys.argv[1], type="hash")
+read = read.schema("key string, a bigint")
+for asked in (True, False):
+    frame = read.option("pushFilters", asked).load("item:*")
+    print(frame.where("key = 'item:5'").count())
+spark.stop()
+"""
 
 
 @pytest.fixture
@@ -117,6 +138,28 @@ class TestTables:
         client.config_resetstat()
         assert read.load("*").where("key = 'item:5'").count() == 1
         assert calls_of(redis7, "hmget") == 300
+
+    def test_a_driver_is_told_that_its_setting_keeps_filters_from_redis(
+        self, redis7: RedisServer
+    ) -> None:
+        if not hasattr(DataSourceReader, "pushFilters"):
+            pytest.skip("this PySpark pushes no filters")
+        for number in range(9):
+            redis7.client().hset(f"item:{number}", "a", number)
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", UNHEARD, redis7.url],
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(TESTS)},
+            capture_output=True,
+            text=True,
+            timeout=GUARD_SECONDS * 4,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.split() == ["1", "1"]
+        said = "format 'workstealing.redis': the option pushFilters=true is given, but Spark's"
+        # Of the query that asked for it, and not of the other one.
+        assert done.stderr.count(said) == 1, done.stderr[-3000:]
+        assert f"{PUSHDOWN}', True) switches it on" in done.stderr
 
     def test_a_limit_ends_the_read(self, session: SparkSession, redis7: RedisServer) -> None:
         client = redis7.client()

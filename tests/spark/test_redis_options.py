@@ -237,7 +237,9 @@ class TestColumns:
         [
             ("set", {"value": TEXT}, "'value' is none of type=set: it has key, member, ttl"),
             ("zset", {"score": TEXT}, "'score' has the type string: give a double column"),
+            ("zset", {"score": TEXT}, "such as CAST(score AS double)"),
             ("list", {"position": IntegerType()}, "'position' has the type int: give a bigint"),
+            ("list", {"position": IntegerType()}, "such as CAST(position AS bigint)"),
             ("set", {"member": NESTED_BY_NUMBER}, "such as to_json(member)"),
             (
                 "hash",
@@ -246,7 +248,7 @@ class TestColumns:
             ),
             ("hash", {"a": DayTimeIntervalType()}, "such as CAST(a AS string)"),
             ("hash", {"key": ArrayType(TEXT)}, "such as to_json(key)"),
-            ("hash", {"ttl": LongType()}, "'ttl' has the type bigint: give a double column"),
+            ("hash", {"ttl": LongType()}, "a double column, such as CAST(ttl AS double)"),
             ("stream", {"fields": TEXT}, "'fields' has the type string: give a map"),
             ("stream", {"fields": MapType(TEXT, TEXT), "a": TEXT}, "both the column 'fields' and"),
         ],

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, NumericType, StringType, StructType
 
 from workstealing.errors import ConfigurationError
-from workstealing.spark.sources.json_columns import as_json, way_to_text
+from workstealing.spark.sources.json_columns import as_json, way_to
 
 
 def is_text(kind: DataType) -> bool:
@@ -56,7 +56,7 @@ def checked_columns(
         if not is_right(field.dataType):
             raise ConfigurationError(
                 f"{what}: the column {field.name!r} has the type {field.dataType.simpleString()}:"
-                f" give {wanted}{way_to_text(field)}"
+                f" give {wanted}{way_to(wanted, field)}"
             )
 
 

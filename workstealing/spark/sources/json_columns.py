@@ -20,6 +20,14 @@ _Turn = Callable[[Any], Any]
 
 _NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DIGITS_OF_A_FLOAT = 9
+# The type to cast to, by the first word of the type that an error asks for.
+_CASTS = {
+    "string": "string",
+    "bigint": "bigint",
+    "double": "double",
+    "number": "double",
+    "timestamp": "timestamp",
+}
 
 
 def is_nested(kind: DataType) -> bool:
@@ -27,12 +35,16 @@ def is_nested(kind: DataType) -> bool:
     return isinstance(kind, ArrayType | MapType | StructType)
 
 
-def way_to_text(column: StructField) -> str:
-    """Return the end of an error about a column's type: what makes text of it."""
-    kind, name = column.dataType, column.name
-    if isinstance(kind, StringType):
-        return ""
-    return f", such as to_json({name})" if is_nested(kind) else f", such as CAST({name} AS string)"
+def way_to(wanted: str, column: StructField) -> str:
+    """Return the end of an error about a column's type: what makes a column of the right one.
+
+    Arguments:
+        wanted: the right type, as the error says it: "a double", "a string or binary column".
+    """
+    first, name = wanted.split()[1].strip(","), column.name
+    if first == "string" and is_nested(column.dataType):
+        return f", such as to_json({name})"
+    return f", such as CAST({name} AS {_CASTS[first]})" if first in _CASTS else ""
 
 
 def leaves(kind: DataType) -> list[DataType]:

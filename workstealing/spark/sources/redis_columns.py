@@ -36,7 +36,7 @@ from workstealing.spark.sources.json_columns import (
     json_reader,
     leaves,
     time_of,
-    way_to_text,
+    way_to,
 )
 from workstealing.spark.sources.redis_options import RedisOptions
 
@@ -212,7 +212,7 @@ def _require(options: RedisOptions, column: StructField, wanted: str) -> None:
     if not _is(wanted, column.dataType):
         raise options.wrong(
             f"the column {column.name!r} has the type {column.dataType.simpleString()}: give"
-            f" {wanted} column{way_to_text(column)}"
+            f" {wanted} column{way_to(wanted, column)}"
         )
 
 
