@@ -1,6 +1,7 @@
-"""What the groups of a log cost its appends: those in which nobody waits, and those that are woken.
+"""What a log's groups cost: their reads with ack, and an append beside them, idle or woken.
 
-The reference is an append to a log that has no groups, or only those in which somebody waits.
+The reference of a read and its ack is XREADGROUP and XACK of a stream's group; that of an append is
+one to a log that has no groups, or only those in which somebody waits.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from figures import Figure, counted
-from log_sides import Comparison, Meter
+from log_sides import FIELD, Comparison, Meter
 
 from workstealing.store.operations import drive
 from workstealing.structures import Log
@@ -20,15 +21,49 @@ APPENDS = 50
 ROUNDS = 20
 LONGEST_OF = 10
 AT_MOST = 1.2
+# How many reads a round has, by how many entries each of them asks for.
+READS = {1: 50, 100: 10}
 
 
 def group_costs(client: Any, meter: Meter) -> list[Figure]:
-    """Measure appends of one entry beside groups that nobody waits in, and that all are woken."""
+    """Measure reads with ack, and appends beside groups that are idle, or that all are woken."""
     return [
+        *(figure for count in READS for figure in _reads(client, meter, count)),
         *_idle(client, meter, waited_in=0),
         *_idle(client, meter, waited_in=FEW),
         _longest(client),
     ]
+
+
+def _reads(client: Any, meter: Meter, count: int) -> list[Figure]:
+    """Compare reads of so many new entries, all of them acknowledged at once, by entry."""
+    reads, entry = READS[count], b"x" * 100
+    log: Any = Log(client, "read")
+    for _ in range(-(-reads * count * (ROUNDS + 1) // 1_000)):
+        log.append(*[entry] * 1_000)
+        pipeline = client.pipeline(transaction=False)
+        for _ in range(1_000):
+            pipeline.xadd("stream", {FIELD: entry})
+        pipeline.execute()
+    group = log.group("group", ack=True)
+    group.stats()
+    client.xgroup_create("stream", "group", id="0")
+
+    def ours() -> None:
+        for _ in range(reads):
+            if group.ack(*group.read(count)) != count:
+                raise AssertionError("not all entries were read and acknowledged")
+
+    def theirs() -> None:
+        for _ in range(reads):
+            ((_, found),) = client.xreadgroup("group", "member", {"stream": ">"}, count=count)
+            if client.xack("stream", "group", *(each for each, _ in found)) != count:
+                raise AssertionError("not all entries were read and acknowledged")
+
+    costs = Comparison(meter, ours, theirs, reads * count, ROUNDS)
+    log.delete()
+    client.delete("stream")
+    return costs.costs(f"log_group_read_{count}", f"XREADGROUP and XACK, {count}")
 
 
 def _log(client: Any, name: str, groups: int, waited_in: int) -> tuple[Any, Callable[[], None]]:

@@ -125,7 +125,7 @@ class Meter:
             info["used_cpu_user"] + info["used_cpu_sys"],
             time.perf_counter(),
             spent("evalsha", "eval"),
-            spent("xadd", "xrange"),
+            spent("xadd", "xrange", "xreadgroup", "xack"),
             spent("hmget"),
         )
 

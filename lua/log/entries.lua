@@ -14,7 +14,7 @@ local function read_list(key, low, high, room, items)
   while low <= high and room > 0 do
     local last = math.min(high, low + most - 1)
     local found = redis.pcall('LRANGE', key, low, last)
-    if is_error(found) then
+    if found.err then
       --@include layout
       return room, 0, refusal(found, key, 'does not hold the entries that the log has there')
     end

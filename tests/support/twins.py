@@ -124,7 +124,9 @@ class Twins:
         for key in but:
             for each in left:
                 each.pop(key, None)
-        assert left[0] == left[1], f"left differently after {said[0]}: {about}"
+        changed = {key for key in left[0].keys() | left[1] if left[0].get(key) != left[1].get(key)}
+        differences = [(key, left[0].get(key), left[1].get(key)) for key in sorted(changed)]
+        assert not differences, f"left differently after {said[0]}: {about}: {differences}"
         return said[0]
 
 

@@ -428,7 +428,17 @@ def spelled(words: Sequence[Any]) -> tuple[Any, ...]:
     """
     if _NUMBERS.isdisjoint(map(type, words)):
         return tuple(words)
-    return tuple([repr(each).encode() if type(each) in _NUMBERS else each for each in words])
+    return tuple(
+        [
+            # Twice as quick as repr(), which floats need.
+            b"%d" % each
+            if type(each) is int
+            else repr(each).encode()
+            if type(each) is float
+            else each
+            for each in words
+        ]
+    )
 
 
 def takes_no_writes(reply: ResponseError) -> bool:

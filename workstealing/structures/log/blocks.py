@@ -458,6 +458,8 @@ class BlockCache:
 
     def get(self, epoch: bytes, number: int) -> SealedBlock | None:
         """Return a kept block, and note that it was used last; None if it is not kept. O(1)."""
+        if not self._kept:
+            return None
         key = (epoch, number)
         with _lock:
             found = self._kept.get(key)

@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from redis.exceptions import RedisError
 
@@ -50,7 +50,7 @@ from workstealing.structures.stored import stored_number, unbelieved
 _GRAVE = re.compile(rb"(\d{1,16}) (\d{1,16}) (\d{1,9}):")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class GroupEntry:
     """An entry that was handed out: ``for offset, entry in mail.read(10): ...``.
 
@@ -64,10 +64,22 @@ class GroupEntry:
     attempts: int
     delivery: int
 
+    def __init__(self, offset: int, entry: Any, attempts: int, delivery: int) -> None:
+        # As that of any frozen dataclass, in half the time: a read makes hundreds of them.
+        _set_offset(self, offset)
+        _set_entry(self, entry)
+        _set_attempts(self, attempts)
+        _set_delivery(self, delivery)
+
     def __iter__(self) -> Iterator[Any]:
         """Give the offset and the entry."""
         yield self.offset
         yield self.entry
+
+
+_set_offset, _set_entry, _set_attempts, _set_delivery = (
+    getattr(GroupEntry, each).__set__ for each in GroupEntry.__slots__
+)
 
 
 class PendingEntry(NamedTuple):
@@ -387,15 +399,21 @@ class GroupReading:
     ) -> Steps[list[GroupEntry]]:
         block, epoch, tail, start, read, delivery, attempts, again, condemned, kinds, *items = reply
         log = self.log
-        log.note(block=block, epoch=epoch, next=tail)
+        if (block, epoch, tail) != (known.block, known.epoch, known.next):
+            log.note(block=block, epoch=epoch, next=tail)
         # The blocks that were kept here may be another log's.
         is_sure = not log.has_lost(known, tail)
         if condemned:
             yield from self._bury(condemned)
-        offsets = [int(each[0]) for each in again]
-        tries = [each[1] for each in again]
-        numbers = [each[2] for each in again]
-        raw = yield from self._undamaged(offsets, [each[3] for each in again])
+        offsets: list[int] = []
+        tries: list[int] = []
+        numbers: list[int] = []
+        raw: list[bytes | DamagedBlockError | None] = []
+        if again:
+            offsets = [int(each[0]) for each in again]
+            tries = [each[1] for each in again]
+            numbers = [each[2] for each in again]
+            raw = yield from self._undamaged(offsets, [each[3] for each in again])
         if read:
             self._next = start + read
             offsets += range(start, start + read)
@@ -426,6 +444,11 @@ class GroupReading:
         In an acknowledged group the others come again, and are set aside in the end. In a plain
         group, or if no entry is readable, the error is raised.
         """
+        if set(map(type, raw)) == {bytes}:
+            # Of most reads all entries can be decoded at once.
+            with contextlib.suppress(UndecodableEntryError):
+                entries = decode_all(self.log.codec, cast("Sequence[bytes]", raw))
+                return list(map(GroupEntry, offsets, entries, tries, numbers))
         found: list[GroupEntry] = []
         problem: Exception | None = None
         for offset, data, attempts, number in zip(offsets, raw, tries, numbers, strict=True):

@@ -1,0 +1,318 @@
+"""What takes a short path does what the full path would do, in any state of a log."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import cache, partial
+from typing import Any
+
+import pytest
+
+from support.proof import seed, tried
+from support.twins import EVERYWHERE, Twins
+from workstealing.store.grants import Receipts
+from workstealing.store.operations import Operation, drive
+from workstealing.store.scripts import Script
+from workstealing.structures import Log
+from workstealing.structures.log.base import Known, LogNames
+from workstealing.structures.log.blocks import seal
+from workstealing.structures.log.group_reading import GroupEntry, NoEntries
+
+AT_MS = 1_764_000_000_000
+EPOCH = "1763000000000000"
+KEYS = LogNames("l")
+GROUPS = ("g", "h")
+JUNK = (b"", b"x", b"-1", b"007", b"1e3", b"1.5", b"0", b"5", b"9" * 16, b"9" * 400, b" 1", b"+1")
+JUNK += (b"9007199254740991", b"99999999999999", b"inf", b"nan")
+
+
+class FullLog(Log):
+    """A log that takes no short path."""
+
+    def _short(self, batch: list[bytes]) -> Operation | None:
+        return None
+
+    def script(self, name: str) -> Script:
+        return _full(super().script(name))
+
+
+@cache
+def _full(script: Script) -> Script:
+    full = copy(script)
+    for usual in ("local answer = read_short()", "local histories = open_short("):
+        variable = usual.partition(" = ")[0]
+        full.body = full.body.replace(usual, f"{variable} = false and {usual.split(' = ')[1]}")
+    if script.name in ("log/group_read", "log/group_ack"):
+        assert full.body != script.body
+    full.sha = hashlib.sha1(full.body.encode(), usedforsecurity=False).hexdigest()
+    return full
+
+
+def state(chance: random.Random, block: int, tail: int) -> list[tuple[Any, ...]]:
+    """Return the commands that make a log, mostly a whole one."""
+    first = chance.choice((0, 0, chance.randrange(tail + 1)))
+    kept = chance.choice((0, first // block))
+    joined = chance.choice((b"0", b"1", b"3"))
+    facts = {"mark": 1, "block": block, "next": tail, "first": first, "kept": kept}
+    facts |= {"epoch": EPOCH, "joined": joined}
+    facts |= {f"group:{each}": 1 for each in GROUPS if chance.random() < 0.9}
+    found: list[tuple[Any, ...]] = [("HSET", KEYS.meta, *sum(facts.items(), ()))]
+    for number in range(kept, (tail + block - 1) // block):
+        size = min(block, tail - number * block)
+        found.append(("RPUSH", KEYS.block(number), *[b"entry"] * size))
+        came = AT_MS + chance.choice((-5000, -1, 0, 0, 3000))
+        found.append(("ZADD", KEYS.times, came, number))
+        if size == block:
+            found.append(("ZADD", KEYS.full, came, number))
+    if tail:
+        news = sorted({chance.randrange(1, tail + 1) for _ in range(chance.randrange(5))} | {tail})
+        found += [("XADD", KEYS.news, f"{each}-0", "n", 1) for each in news]
+    for each in GROUPS:
+        if joined != b"0" and chance.random() < 0.3:
+            until = AT_MS + chance.choice((-1, 0, 1, 5000, 86_400_000, 86_400_001))
+            found.append(("ZADD", KEYS.waiting, until, each))
+        group = KEYS.group(each.encode())
+        if chance.random() < 0.7:
+            offset = chance.randrange(tail + 1)
+            found.append(
+                ("HSET", group.state, "mark", 1, "offset", offset, "turn", 2, "delivery", 1)
+            )
+        if chance.random() < 0.5:
+            found.append(("ZADD", group.line, AT_MS + chance.choice((-1, 5000)), "w"))
+        if chance.random() < 0.2:
+            found += [("RPUSH", group.turns, 2), ("ZADD", group.granted, AT_MS - 10, 2)]
+    return found
+
+
+def damage(chance: random.Random, block: int, tail: int) -> list[tuple[Any, ...]]:
+    """Return commands that change a log as no call of ours would."""
+    group = KEYS.group(chance.choice(GROUPS).encode())
+    keys = [KEYS.meta, KEYS.news, KEYS.full, KEYS.raw, KEYS.times, KEYS.waiting]
+    keys += [KEYS.block(each) for each in (tail // block, tail // block + 1)]
+    key = chance.choice([*keys, group.state, group.line, group.turns, group.granted])
+    field = chance.choice(("mark", "block", "next", "first", "kept", "joined", "epoch"))
+    number = chance.choice((tail - 1, tail + 1, tail + block, 10**14, 10**14 - 2))
+    kinds: list[list[tuple[Any, ...]]] = [
+        [("HSET", KEYS.meta, field, chance.choice(JUNK))],
+        [("HSET", KEYS.meta, field, number)],
+        [("HDEL", KEYS.meta, field)],
+        [
+            (
+                "HSET",
+                KEYS.meta,
+                "mark",
+                2,
+                "readable_from",
+                1,
+                "writable_from",
+                chance.choice((1, 2)),
+            )
+        ],
+        [("DEL", key)],
+        [("DEL", key), ("SET", key, "foreign")],
+        [("DEL", key), ("RPUSH", key, "foreign")],
+        [("DEL", key), ("ZADD", key, chance.choice((1, AT_MS, "inf")), "foreign")],
+        [("DEL", key), ("HSET", key, "foreign", "x")],
+        [("DEL", key), ("XADD", key, f"{chance.choice((1, tail, tail + 50))}-3", "n", 1)],
+        [("EXPIRE", key, 600)],
+        [("RPUSH", KEYS.block(tail // block), "more")],
+        [("RPOP", KEYS.block(tail // block))],
+        [("ZADD", KEYS.waiting, AT_MS + 5000, "foreign")],
+        [("ZADD", KEYS.times, chance.choice((0, AT_MS, "1.5", "inf", "-inf")), tail // block)],
+    ]
+    return chance.choice(kinds)
+
+
+STATES_EACH = pytest.mark.parametrize(
+    ("twins", "states"),
+    [
+        ("redis7", 60),
+        ("fakeredis_server", 20),
+        *[pytest.param(each, 10_000, marks=pytest.mark.slow) for each in EVERYWHERE[:-1]],
+        pytest.param("fakeredis_server", 2_000, marks=pytest.mark.slow),
+    ],
+    indirect=["twins"],
+)
+
+
+@STATES_EACH
+def test_short_and_full_appends_are_the_same(twins: Twins, states: int) -> None:
+    short = refused = 0
+    for number in range(states):
+        about = f"state {number} of seed {seed()}"
+        chance = random.Random(f"{seed()} {number}")
+        block = chance.choice((4, 10, 100))
+        tail = chance.randrange(3 * block)
+        commands = state(chance, block, tail)
+        for _ in range(chance.choice((0, 0, 1, 1, 2))):
+            commands += damage(chance, block, tail)
+        twins.prepare(commands, 1000 * AT_MS + chance.randrange(1000))
+        guess = max(0, tail + chance.choice((0, 0, 0, -1, -2, 1, -block)))
+        groups = tuple(each.encode() for each in GROUPS if chance.random() < 0.1)
+        known = Known(chance.choice((block, block, block, block + 1)), guess, 0, groups)
+        log, full = Log(twins.short, "l"), FullLog(twins.full, "l")
+        log.known = full.known = known
+        is_full = chance.random() < 0.04
+        with twins.full_memory(is_full):
+            for _ in range(chance.choice((1, 1, 2))):
+                batch = [b"new"] * chance.choice((1, 1, 1, 2, 3, 70))
+                expected = not log._resting and log._short(batch) is not None
+                said = twins.check(partial(log.append, *batch), partial(full.append, *batch), about)
+                refused += not isinstance(said, int)
+                short += expected and isinstance(said, int) and not log._resting
+    tried("short and full appends in one state", states)
+    # Neither kind of states is rare.
+    assert short > states / 5
+    assert refused > states / 20
+
+
+def group_state(chance: random.Random, block: int, tail: int, kind: str) -> list[tuple[Any, ...]]:
+    """Return the commands that make the group `g` of a log, mostly a whole one of that kind."""
+    keys = KEYS.group(b"g")
+    if chance.random() < 0.05:
+        kind = chance.choice(("plain", "acknowledged:60000:5", "acknowledged:1000:5"))
+    offset = chance.randrange(tail + 1)
+    facts = {"mark": "1", "kind": kind, "epoch": EPOCH, "offset": offset}
+    facts |= {"turn": 2, "delivery": offset, "lost": 0}
+    found: list[tuple[Any, ...]] = [
+        ("DEL", keys.line, keys.turns, keys.granted, keys.state),
+        ("HSET", KEYS.meta, "group:g", 1, "joined", 1),
+        ("HSET", keys.state, *sum(facts.items(), ())),
+    ]
+    # A clock that was set back makes moments to come; and a seek back leaves entries that are held.
+    seeks, ages = chance.random() < 0.2, [0, 10, 59_000, -5000]
+    if chance.random() < 0.3:
+        ages.append(61_000)
+    for each in range((tail if seeks else offset) if kind != "plain" else 0):
+        if chance.random() < 0.4:
+            handed = AT_MS - chance.choice(ages)
+            found.append(("ZADD", keys.pending, handed, f"{each:016d}"))
+            found.append(("HSET", keys.attempts, each, f"{chance.randrange(1, 3)} {each + 1} m"))
+    if chance.random() < 0.1:
+        found.append(("HSET", keys.dead, 0, "1 1 5:1 1 mgone"))
+    if chance.random() < 0.1:
+        found.append(("HSET", keys.revived, chance.choice((0, tail // 2)), "entry"))
+    if chance.random() < 0.1:
+        found.append(("ZADD", keys.line, AT_MS + chance.choice((-1, 5000)), "w"))
+    if chance.random() < 0.1:
+        given = AT_MS - chance.choice((10, 2000))
+        found += [("RPUSH", keys.turns, 2), ("ZADD", keys.granted, given, 2)]
+    for number in range(tail // block):
+        if chance.random() < 0.3:
+            sealed = seal([b"entry"] * block, chance.choice(("raw", "zlib")))
+            found += [("DEL", KEYS.block(number)), ("SET", KEYS.block(number), sealed)]
+    return found
+
+
+def group_damage(chance: random.Random, tail: int) -> list[tuple[Any, ...]]:
+    """Return commands that change a group as no call of ours would."""
+    keys = KEYS.group(b"g")
+    key = chance.choice(keys.all)
+    junk = chance.choice(JUNK)
+    history = chance.choice((junk, "007 3 m", "999999999 3 m"))
+    kinds: list[list[tuple[Any, ...]]] = [
+        [("HSET", keys.state, chance.choice(("mark", "kind", "epoch", "offset", "turn")), junk)],
+        [("HSET", keys.state, chance.choice(("delivery", "lost")), junk)],
+        [("HSET", keys.state, "offset", chance.choice((tail, tail + 1, 10**15)))],
+        [("HDEL", keys.state, chance.choice(("mark", "kind", "epoch", "offset", "delivery")))],
+        [("HDEL", KEYS.meta, "group:g")],
+        [("DEL", key)],
+        [("DEL", key), ("SET", key, "foreign")],
+        [("DEL", key), ("RPUSH", key, "foreign")],
+        [("DEL", key), ("ZADD", key, chance.choice((1, AT_MS, "inf")), "foreign")],
+        [("DEL", key), ("HSET", key, "foreign", "x")],
+        [("EXPIRE", key, 600)],
+        [("HSET", keys.state, "delivery", 10 ** chance.choice((13, 14, 15)) - 1)],
+        [("ZADD", keys.pending, chance.choice((AT_MS + 10**9, -1, "1.5")), f"{tail:016d}")],
+        [("XADD", KEYS.news, f"{tail + 1}-0", "n", 1)],
+        [("DEL", keys.pending)],
+        [("DEL", keys.attempts)],
+        [("HSET", keys.attempts, chance.randrange(tail + 1), history)],
+        [
+            (
+                "SET",
+                KEYS.receipt(b"nonce"),
+                chance.choice(("0", "1 0 1 1 1763000000000000", "9", "x")),
+            )
+        ],
+        [("HSET", KEYS.receipt(b"nonce"), "a", "b")],
+    ]
+    return chance.choice(kinds)
+
+
+def is_by_short_path(twins: Twins, call: Callable[[], Any], taken: list[bool]) -> Any:
+    """Call, and note whether no call of a script has looked at the turns, as the full path does."""
+
+    def looks() -> int:
+        return int(twins.short.info("commandstats").get("cmdstat_llen", {}).get("calls", 0))
+
+    before = looks() if twins.is_real else 0
+    try:
+        return call()
+    finally:
+        taken.append(twins.is_real and looks() == before)
+
+
+def look(group: Any, asked: tuple[Any, ...]) -> Any:
+    """Look for entries as a call of `read` does once."""
+    return drive(group.client, group.look_steps(*asked))
+
+
+@STATES_EACH
+def test_short_and_full_reads_of_a_group_are_the_same(twins: Twins, states: int) -> None:
+    good = refused = 0
+    by_short: dict[str, list[bool]] = {"read": [], "ack": []}
+
+    def check(name: str, calls: Sequence[Callable[[], Any]]) -> Any:
+        short = partial(is_by_short_path, twins, calls[0], by_short[name])
+        return twins.check(short, calls[1], about)
+
+    for number in range(states):
+        about = f"state {number} of seed {seed()}"
+        chance = random.Random(f"{seed()} group {number}")
+        block = chance.choice((4, 10, 100))
+        tail = chance.randrange(3 * block)
+        acks = chance.random() < 0.8
+        kind = "acknowledged:60000:5" if acks else "plain"
+        commands = state(chance, block, tail) + group_state(chance, block, tail, kind)
+        for _ in range(chance.choice((0, 0, 0, 1, 2))):
+            is_group = chance.random() < 0.7
+            commands += group_damage(chance, tail) if is_group else damage(chance, block, tail)
+        twins.prepare(commands, 1000 * AT_MS + chance.randrange(1000))
+        guess = chance.choice((0, 0, tail // 2, tail))
+        groups: list[Any] = []
+        for log in (Log(twins.short, "l"), FullLog(twins.full, "l")):
+            log.known = Known(block, tail, 0, (), EPOCH.encode())
+            log.receipts = Receipts(lambda _: KEYS.receipt(b"nonce"))
+            groups.append(log.group("g", ack=acks, lease=60))
+            groups[-1]._next = guess
+        is_full = chance.random() < 0.04
+        with twins.full_memory(is_full):
+            for _ in range(chance.choice((1, 2))):
+                count, member = chance.choice((1, 1, 3, 50)), chance.choice((b"m", b""))
+                waiter = chance.choice(("", "", "w"))
+                turn = chance.choice((b"", b"2")) if waiter else b""
+                asked = (count, member, waiter, bool(waiter) and chance.random() < 0.8, turn)
+                said = check("read", [partial(look, each, asked) for each in groups])
+                is_read = isinstance(said, list) and bool(said)
+                good += is_read
+                refused += not isinstance(said, list | NoEntries)
+                if acks and chance.random() < 0.8:
+                    held = [GroupEntry(each, b"", 1, each + 1) for each in range(tail + 1)]
+                    if is_read:
+                        held = said
+                    some = chance.sample(held, chance.randint(1, len(held)))
+                    if chance.random() < 0.5:
+                        some.sort(key=lambda each: each.offset)
+                    done = [*some, *(each.offset for each in some[:1]), *range(chance.randrange(3))]
+                    check("ack", [partial(each.ack, *done) for each in groups])
+    tried("short and full reads of a group in one state", states)
+    # No kind of states is rare.
+    assert good > states / 5
+    assert refused > states / 20
+    if twins.is_real:
+        for taken in by_short.values():
+            assert len(taken) / 6 < sum(taken) < len(taken) * 5 / 6, (len(taken), sum(taken))
