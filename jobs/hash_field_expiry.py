@@ -404,7 +404,7 @@ class _FieldCollector(DueCollector):
             (flat,) = checked([reply])
             deadlines = flat[1::2]
             # They are in order, and mostly all have passed.
-            expired = bisect_right(deadlines, now_ms, key=float)
+            expired = bisect_right(deadlines, float(now_ms), key=float)
             if expired and not limit:
                 # The others fill the slice; this one stays as it is.
                 hashes.pop()
