@@ -19,6 +19,7 @@ from workstealing.errors import (
     OutOfTime,
 )
 from workstealing.jobs.shared.log_jobs import LogEngine, LogJob
+from workstealing.jobs.shared.log_keys import KeyCompactor, KeySettings, checked_share
 from workstealing.recruiting.checks import checked_count
 from workstealing.recruiting.faults import log_safely
 from workstealing.recruiting.job import Backlog
@@ -26,7 +27,7 @@ from workstealing.recruiting.slice import Slice
 from workstealing.store.attempt import Attempt, attempt
 from workstealing.store.budget import Budget
 from workstealing.store.connection import Command
-from workstealing.structures.log.base import LOG_VERSION, MOST_BLOCK, LogBase
+from workstealing.structures.log.base import HOLES_VERSION, LOG_VERSION, MOST_BLOCK, LogBase
 from workstealing.structures.log.blocks import (
     LONGEST_BLOCK_BYTES,
     MOST_COMPRESSED_BYTES,
@@ -76,6 +77,8 @@ class LogCompactor(LogJob):
         idle: compress only blocks that nobody has read for so long, by the server's own record
             (which it does not keep if its maxmemory-policy counts uses); 0 not to ask.
         most_bytes: the most that a slice reads from the server.
+        superseded: of a log with `compact_by`: the share of a block's entries that must be
+            superseded by newer ones before the block is rewritten without them, 0 to 1.
         dry_run: count the blocks that it would handle, and change nothing.
         name: of the job, by default ``log_compactor.<log>``.
         random: returns a float in [0, 1).
@@ -118,6 +121,7 @@ class LogCompactor(LogJob):
         level: int | None = None,
         idle: Duration = 0,
         most_bytes: int = 4 * 1024 * 1024,
+        superseded: float = 0.1,
         dry_run: bool = False,
         name: str | None = None,
         random: Callable[[], float] = random.random,
@@ -134,6 +138,7 @@ class LogCompactor(LogJob):
             seconds_of(cold, "cold") * 1000,
             seconds_of(idle, "idle"),
             checked_count(most_bytes, "most_bytes"),
+            checked_share(superseded),
         )
         self._compactors = [Compactor(each, settings, random) for each in self.logs]
         self._engines = self._compactors
@@ -150,7 +155,7 @@ class _CompactorSettings:
 
     Fields: codec: ``none``, ``zlib`` or ``zstd``; level: of the compression, or None; cold_ms: how
     long after sealing a block is cold; idle: for how many seconds nobody must have read it, 0 not
-    to ask; most_bytes: the most that a slice reads.
+    to ask; most_bytes: the most that a slice reads; superseded: as of `KeySettings`.
     """
 
     codec: str
@@ -158,6 +163,7 @@ class _CompactorSettings:
     cold_ms: float
     idle: float
     most_bytes: int
+    superseded: float
 
     @property
     def compresses(self) -> bool:
@@ -264,14 +270,20 @@ class Compactor(LogEngine):
         self._pace = PackingPace(settings.bytes_a_second)
         # How long the two round trips behind the compression took last: they must fit, too.
         self._trip_seconds = 0.0
+        self._by_key: KeyCompactor | None = None
+        if log.entry_keys is not None:
+            of_keys = KeySettings(
+                settings.codec, settings.level, settings.most_bytes, settings.superseded
+            )
+            self._by_key = KeyCompactor(log, log.entry_keys, of_keys, random)
 
     @property
     def too_large(self) -> int:
         """How many blocks have been found too large for a slice, and were left as they are."""
-        return len(self._left)
+        return len(self._left) + (0 if self._by_key is None else self._by_key.too_large)
 
     def work(self, slice: Slice, *, dry_run: bool) -> int:
-        """Seal or compress up to ``slice.limit`` blocks in one attempt.
+        """Seal or compress up to ``slice.limit`` blocks in one attempt, or compact some by key.
 
         Returns: how many (would be, on a dry run). Raises: Aborted; OutOfTime if the rest of the
         slice is too short for any of them; LayoutError; DamagedBlockError; connection faults. Five
@@ -279,8 +291,18 @@ class Compactor(LogEngine):
         """
         window = WINDOW * slice.limit + len(self._left)
         look, candidates = self._look(Budget(slice.remaining()), window, slice)
-        slice.observe(oldest_seconds=look.backlog.oldest_seconds, backlog=look.backlog.count)
+        backlog = look.backlog
+        by_key = self._by_key
+        keyed = 0
+        if by_key is not None:
+            budget = Budget(slice.remaining())
+            found = by_key.backlog_of(by_key.look(budget, slice), budget, slice)
+            keyed, backlog = found.count, _together(backlog, found)
+        slice.observe(oldest_seconds=backlog.oldest_seconds, backlog=backlog.count)
         chosen = self._chosen(look, candidates, slice)
+        if by_key is not None and keyed and (not chosen or self._random() < 0.5):
+            # Both go on, however much there is of the other.
+            return by_key.work(slice, dry_run=dry_run)
         if not chosen:
             return 0
         blocks = [self._keys.block(each.number) for each in chosen]
@@ -367,8 +389,12 @@ class Compactor(LogEngine):
             raise Aborted("another writer changed a block of the log since it was read")
 
     def backlog(self, budget: Budget) -> Backlog:
-        """Count the full and the cold blocks. Up to two round trips."""
-        return self._look(budget, 1)[0].backlog
+        """Count the full and the cold blocks, and those to compact by key.
+
+        Up to two round trips, and as many more for compaction by key.
+        """
+        found = self._look(budget, 1)[0].backlog
+        return found if self._by_key is None else _together(found, self._by_key.backlog(budget))
 
     def _look(
         self, budget: Budget, window: int, slice: Slice | None = None
@@ -386,7 +412,7 @@ class Compactor(LogEngine):
         )
         now = int(time[0]) * 1000 + int(time[1]) // 1000 + self._log.clock_shift_ms
         log = self._facts_in(facts)
-        if log.mark not in (b"", LOG_VERSION.encode()):
+        if log.mark not in (b"", LOG_VERSION.encode(), HOLES_VERSION.encode()):
             self._require_version(budget, slice)
         cold_before = now - settings.cold_ms
         waited: list[float] = [now - _since(keys.full, score) for score in oldest_full[1:]]
@@ -643,6 +669,11 @@ class Compactor(LogEngine):
         made = compress(raw, self._settings.codec, self._settings.level, between=between)
         self._pace.note(len(raw), left - slice.remaining())
         return made
+
+
+def _together(one: Backlog, other: Backlog) -> Backlog:
+    oldest = max(one.oldest_seconds or 0.0, other.oldest_seconds or 0.0)
+    return Backlog(one.count + other.count, oldest, one.what)
 
 
 def _since(key: bytes, score: Any) -> int:

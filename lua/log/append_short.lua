@@ -15,7 +15,11 @@ local facts = redis.pcall('HMGET', KEYS[1], 'mark', 'next', 'block', 'first', 'k
 local tail, first, kept, joined = facts[2], facts[4], facts[5], facts[6]
 -- The same texts and bounds as `stored` takes, without its functions.
 local DIGITS = '^[1-9]%d*$'
-if facts[1] ~= LOG_VERSION or facts[3] ~= ARGV[1] or not (tail and string.find(tail, DIGITS)) then
+if
+  (facts[1] ~= LOG_VERSION and facts[1] ~= HOLES_VERSION)
+  or facts[3] ~= ARGV[1]
+  or not (tail and string.find(tail, DIGITS))
+then
   return {}
 end
 local count, block, low = #ARGV - 2, tonumber(ARGV[1]), ARGV[1] * ARGV[2]

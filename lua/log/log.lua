@@ -7,6 +7,8 @@
 
 -- The value of `mark` in a log's meta.
 local LOG_VERSION = '1'
+-- Its value in a log some of whose blocks have holes; the newest one that this release knows.
+local HOLES_VERSION = '2'
 -- Its value in this log, which may be of a newer version: refuse() sets it.
 local log_mark = LOG_VERSION
 
@@ -24,7 +26,7 @@ local function refuse(meta, facts, reads)
     if facts[1] ~= LOG_VERSION then
       --@include layout
       log_mark = facts[1]
-      return (refuse_version(meta, facts[1], LOG_VERSION, reads))
+      return (refuse_version(meta, facts[1], HOLES_VERSION, reads))
     end
   elseif redis.call('EXISTS', meta) == 1 then
     --@include layout

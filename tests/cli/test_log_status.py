@@ -138,7 +138,7 @@ def test_doctor_examines_logs(
         level, said = check(status=1)
     assert level == "fault"
     assert "workstealing[log]" in said
-    redis7.client().hset(log.keys.meta, "mark", "2")
+    redis7.client().hset(log.keys.meta, "mark", "3")
     level, said = check(status=1)
     assert level == "fault"
     assert "says 2 where 1 was expected" in said

@@ -70,6 +70,7 @@ CALLED_BY: dict[str, str] = {
     "log/forget": "writing._forgetting",
     "log/group_bury": "group_reading._bury",
     "log/group_join": "group_reading._call",
+    "log/group_skip": "group_reading._skip_holes",
     "log/trim": "log_trimmer._once",
     "log/wake_groups": "writing._wake",
     "sharded_ick/add_now": "members.adding",

@@ -263,10 +263,10 @@ class TestWhatItSays:
 class TestWhatItRefuses:
     def test_a_newer_log(self, client: Any) -> None:
         log = made(client)
-        client.hset(log.keys.meta, "mark", "2")
+        client.hset(log.keys.meta, "mark", "3")
         job = compactor(client)
         for call in (lambda: job.perform(Slice(1, 10.0)), job.backlog):
-            with pytest.raises(LayoutError, match="says 2 where 1 was expected"):
+            with pytest.raises(LayoutError, match="says 3 where 2 was expected"):
                 call()
         assert forms(client, log) == "LLLL"
 

@@ -524,7 +524,7 @@ def test_a_foreign_group_and_a_newer_layout_are_left_alone(redis7: RedisServer) 
     client.set(log.keys.group("mail").state, "foreign")
     with pytest.raises(LayoutError):
         perform(LogTrimmer(log, max_entries=0, spare_groups=True))
-    client.hset(log.keys.meta, "mark", "2")
+    client.hset(log.keys.meta, "mark", "3")
     before = everything(client)
     with pytest.raises(LayoutError):
         perform(LogTrimmer(log, max_entries=0))

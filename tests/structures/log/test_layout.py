@@ -41,7 +41,7 @@ CALLS: dict[str, Callable[[Log], Any]] = {
 
 def test_a_newer_or_foreign_log_is_left_alone(redis7: RedisServer) -> None:
     client = redis7.client()
-    for meta in ({"mark": "2", "next": "7"}, {"name": "somebody's"}):
+    for meta in ({"mark": "3", "next": "7"}, {"name": "somebody's"}):
         client.hset(log_of(client).keys.meta, mapping=meta)
         before = state(client)
         for name, call in CALLS.items():
@@ -58,7 +58,7 @@ def test_a_newer_or_foreign_log_is_left_alone(redis7: RedisServer) -> None:
 
 def upgrade(log: Log, *, readable_from: int = 1, writable_from: int = 1) -> None:
     """Mark a log as a newer release might."""
-    marks = {"mark": 2, "readable_from": readable_from, "writable_from": writable_from}
+    marks = {"mark": 3, "readable_from": readable_from, "writable_from": writable_from}
     log.client.hset(log.keys.meta, mapping=marks)
 
 
@@ -85,7 +85,7 @@ class TestANewerLog:
         client = redis7.client()
         log = self.used(client)
         seen = {name: look(log) for name, look in self.LOOKS.items()}
-        upgrade(log, writable_from=2)
+        upgrade(log, writable_from=3)
         before = state(client)
         assert {name: look(log) for name, look in self.LOOKS.items()} == seen
         calls: dict[str, Callable[[Log], Any]] = {
@@ -109,26 +109,26 @@ class TestANewerLog:
         log = self.used(client)
         upgrade(log)
         # A newer release marks the state of a group as the log is marked.
-        client.hset(log.keys.group("g").state, "mark", 2)
+        client.hset(log.keys.group("g").state, "mark", 3)
         assert log.append(b"x") == 25
         group = log.group("g", ack=True)
         assert group.ack(*group.read(30)) == 25
         assert LogCompactor(log, cold=0).perform(Slice(5, 5.0)) >= 1
         assert LogTrimmer(log, max_entries=5).perform(Slice(5, 5.0)) >= 1
         assert log.read(-1) == [b"x"]
-        assert client.hget(log.keys.meta, "mark") == b"2"
+        assert client.hget(log.keys.meta, "mark") == b"3"
         (check,) = checked(log)
-        assert check.said.endswith("layout version 2")
+        assert check.said.endswith("layout version 3")
         assert log.delete()
         assert not client.exists(log.keys.meta)
 
     def test_one_that_only_newer_releases_read_is_refused(self, redis7: RedisServer) -> None:
         client = redis7.client()
         log = self.used(client)
-        upgrade(log, readable_from=2, writable_from=2)
+        upgrade(log, readable_from=3, writable_from=3)
         before = state(client)
         for name, call in {**CALLS, **self.LOOKS, "check": checked}.items():
-            with pytest.raises(LayoutError, match=r"version 2, which this release .* cannot read"):
+            with pytest.raises(LayoutError, match=r"version 3, which this release .* cannot read"):
                 pytest.fail(f"{name}: {call(log)}")
             assert state(client) == before, name
 

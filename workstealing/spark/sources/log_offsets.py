@@ -403,8 +403,9 @@ def _look(log: Any) -> Steps[LogLook]:
 def pages(options: LogOptions, span: Span) -> Iterator[Page]:
     """Yield the entries of a part of a log; a round trip for each 4 MiB or 5,000 entries.
 
-    Raises: LostEntriesError for entries that are not there any more, unless the user has said that
-    this may be: then they are passed over with a line in the log.
+    Holes, where `compact_by` has taken entries, are passed over. Raises: LostEntriesError for
+    entries that are not there any more, unless the user has said that this may be: then they are
+    passed over with a line in the log.
     """
     client = options.client.connected()
     log: Any = Log(client, span.log)
@@ -418,18 +419,21 @@ def pages(options: LogOptions, span: Span) -> Iterator[Page]:
         if not found:
             _report_lost(options, span, at, span.stop)
             return
-        if found[0] is None:
-            # It may be more than was asked for.
-            first = min(there.first, span.stop)
+        # It may be more than was asked for. From there on None is a hole.
+        first = min(there.first, span.stop)
+        if found[0] is None and at < first:
             _report_lost(options, span, at, first)
             found, at = found[first - at :], first
-        if None in found:
+        evicted = found[: max(0, first - at)]
+        if None in evicted:
             # Evicted between two parts of this read: what was read before goes first.
-            found = found[: found.index(None)]
-        if found:
-            yield list(range(at, at + len(found))), found
-            at += len(found)
-            most = next_page(list(map(len, found)))
+            found = evicted[: evicted.index(None)]
+        present = [(at + place, each) for place, each in enumerate(found) if each is not None]
+        at += len(found)
+        if present:
+            offsets, entries = zip(*present, strict=True)
+            yield list(offsets), list(entries)
+            most = next_page(list(map(len, entries)))
 
 
 def _report_lost(options: LogOptions, span: Span, start: int, stop: int) -> None:

@@ -17,11 +17,14 @@ from workstealing.structures.access import QUEUED, Access
 from workstealing.structures.layout import NamesBeside, checked_text
 from workstealing.structures.log.blocks import BlockCache
 from workstealing.structures.log.codecs import codec_of
+from workstealing.structures.log.entry_keys import CompactBy, entry_keys
 from workstealing.structures.log.ids import checked_window
 from workstealing.structures.structure import Structure
 
 LOG_VERSION = "1"
 """The value of the field `mark` of a log's `meta`, and of a group's state."""
+HOLES_VERSION = "2"
+"""The value of that field in the `meta` of a log some of whose blocks have holes."""
 MOST_OFFSET = 2**53 - 1
 """Lua's numbers are exact up to here."""
 MOST_BLOCK = 100_000
@@ -77,6 +80,8 @@ class LogNames(NamesBeside[LogGroupNames]):
         self.times = self.base + b"times"
         self.waiting = self.base + b"waiting"
         self.producers = self.base + b"producers"
+        self.latest = self.base + b"latest"
+        self.superseded = self.base + b"superseded"
 
     def receipt(self, nonce: bytes) -> bytes:
         """Return the key of the receipts that a member of a group names by a nonce."""
@@ -121,7 +126,8 @@ class LogBase(Structure):
     """A client, a log's name and settings, and the facts that this process knows of the log.
 
     Attributes: name: the log's, as a text; keys; codec; cache: the blocks that were read last;
-    receipts: of the reads of all its groups' members here; clock_shift_ms.
+    receipts: of the reads of all its groups' members here; entry_keys: what finds the keys of
+    entries, None without `compact_by`; clock_shift_ms.
     """
 
     kind: ClassVar[str] = "log"
@@ -138,7 +144,8 @@ class LogBase(Structure):
         commands=QUEUED
         | {"BLPOP", "XREAD", "EXISTS", "GET", "SET", "GETRANGE", "HGET", "HKEYS", "HLEN", "HMGET"}
         | {"HGETALL", "LRANGE", "TYPE", "TIME", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZREM"}
-        | {"ZSCORE", "MEMORY|USAGE", "OBJECT|IDLETIME"},
+        | {"ZSCORE", "MEMORY|USAGE", "OBJECT|IDLETIME"}
+        | {"HDEL", "HSCAN", "HSET", "ZINCRBY"},
     )
 
     def __init__(
@@ -151,6 +158,7 @@ class LogBase(Structure):
         cache_blocks: int = 16,
         id_window: Duration = 3600,
         most_ids: int = 1000,
+        compact_by: CompactBy | None = None,
         clock_shift_ms: int = 0,
     ) -> None:
         # Checks that this is a client of redis-py; makes no connection.
@@ -165,6 +173,7 @@ class LogBase(Structure):
         self.codec = codec_of(codec)
         self.cache = BlockCache(cache_blocks)
         self.id_window = checked_window(id_window, most_ids)
+        self.entry_keys = entry_keys(compact_by, self.codec)
         self.receipts = Receipts(self.keys.receipt)
         self.clock_shift_ms = clock_shift_ms
 

@@ -7,7 +7,7 @@ A header of 16 bytes comes first; every number is big-endian and unsigned:
 | 0-2 | ``WSL`` |
 | 3 | the format's version, 1 |
 | 4 | the codec: ``r`` raw, ``z`` zlib, ``s`` zstd |
-| 5 | flags: 0 in this version; a reader refuses others |
+| 5 | flags: 0, or 1 in a block with holes, as below; a reader refuses others |
 | 6-7 | 0 |
 | 8-11 | how many entries |
 | 12-15 | the length of the raw body in bytes |
@@ -19,6 +19,10 @@ end(i - 1)`` up to ``16 + 4 * n + end(i)``, and end(-1) is 0.
 The body of a compressed block is a compressed raw body whose table is written in columns: the first
 byte of every end, then the second byte of every end, and so on. Neighbours differ in the last bytes
 only, so this saves about 1.5 bytes an entry.
+
+Compaction by key leaves a hole in the place of an entry: the entry has no bytes then, and the
+highest bit of its end is set, which no end needs. A release that does not know holes refuses the
+flag.
 """
 
 from __future__ import annotations
@@ -69,6 +73,10 @@ A few kilobytes may decompress into anything. So a reader makes room for no more
 size a block claims.
 """
 _PIECE_BYTES = 64 * 1024
+_HOLES = 1
+"""The flag of a block with holes."""
+_HOLE = 1 << 31
+"""The bit of an end that says that the entry is a hole."""
 _LETTERS = {"raw": b"r", "zlib": b"z", "zstd": b"s"}
 _NAMES = {letter: name for name, letter in _LETTERS.items()}
 _DEFAULT_LEVELS = {"zlib": 6, "zstd": 3}
@@ -78,13 +86,14 @@ _LEVELS = {"zlib": (0, 9), "zstd": (1, 22)}
 class BlockHead(NamedTuple):
     """The contents of a sealed block's header.
 
-    Fields: codec: ``raw``, ``zlib`` or ``zstd``; entries: how many; raw_bytes: the length of the
-    body when it is not compressed.
+    Fields: codec: ``raw``, ``zlib`` or ``zstd``; entries: how many, holes included; raw_bytes: the
+    length of the body when it is not compressed; has_holes: whether some entries are holes.
     """
 
     codec: str
     entries: int
     raw_bytes: int
+    has_holes: bool = False
 
 
 class SealedBlock:
@@ -93,21 +102,25 @@ class SealedBlock:
     Arguments:
         data: bytes that hold the raw body.
         base: where in them it begins.
-        count: how many entries it has.
+        count: how many entries it has, holes included.
+        has_holes: whether some of them are holes.
 
     Raises: DamagedBlockError if the table of ends and the length do not agree.
     """
 
-    __slots__ = ("_base", "_data", "_table", "count")
+    __slots__ = ("_base", "_data", "_has_holes", "_table", "count")
 
-    def __init__(self, data: bytes, base: int, count: int) -> None:
+    def __init__(self, data: bytes, base: int, count: int, has_holes: bool = False) -> None:
         self._data = data
         self._table = base
         self._base = base + 4 * count
         self.count = count
+        self._has_holes = has_holes
         last = 0
         if count and self._base <= len(data):
             last = int.from_bytes(data[self._base - 4 : self._base])
+            if has_holes:
+                last &= ~_HOLE
         if self._base + last != len(data):
             raise damaged("its table of ends does not fit its length")
 
@@ -116,8 +129,10 @@ class SealedBlock:
         """How many bytes it holds."""
         return len(self._data)
 
-    def entries(self, start: int = 0, stop: int | None = None) -> list[bytes]:
+    def entries(self, start: int = 0, stop: int | None = None) -> list[bytes | None]:
         """Return entries start..stop-1, both clamped to the block, as Python's slices do.
+
+        A hole is None.
 
         Arguments:
             start: positions within the block, from 0.
@@ -133,10 +148,15 @@ class SealedBlock:
         ends = struct.unpack_from(f">{stop - first}I", data, self._table + 4 * first)
         base = begin
         if start:
-            begin += ends[0]
+            begin += ends[0] & ~_HOLE if self._has_holes else ends[0]
             ends = ends[1:]
-        found = []
+        found: list[bytes | None] = []
         for end in ends:
+            if self._has_holes and end & _HOLE:
+                if base + (end & ~_HOLE) != begin:
+                    break
+                found.append(None)
+                continue
             end_at = base + end
             if end_at < begin:
                 break
@@ -146,27 +166,45 @@ class SealedBlock:
             raise damaged("its table of ends is not in order")
         return found
 
+    def behind_holes(self, place: int) -> int:
+        """Return the place of the first entry from a place on that is no hole, or `count`.
 
-def seal(entries: Sequence[bytes], codec: str = "raw", level: int | None = None) -> bytes:
+        O(holes passed).
+        """
+        while self._has_holes and place < self.count:
+            if not self._data[self._table + 4 * place] & _HOLE >> 24:
+                break
+            place += 1
+        return place
+
+
+def seal(entries: Sequence[bytes | None], codec: str = "raw", level: int | None = None) -> bytes:
     """Return the entries as one sealed block.
 
     Arguments:
-        entries: bytes, in order.
+        entries: bytes, in order; None for a hole.
         codec: ``raw``, ``zlib``, ``zstd``.
         level: as of `compress`.
 
     Raises: ConfigurationError if they are too long for one string of Redis or the codec is unknown;
     MissingExtraError.
     """
-    ends = list(accumulate(map(len, entries)))
+    ends = list(accumulate(0 if each is None else len(each) for each in entries))
     length = 4 * len(ends) + (ends[-1] if ends else 0)
     if HEADER_BYTES + length > LONGEST_BLOCK_BYTES:
         raise ConfigurationError(
             f"{len(ends)} entries make a block of {HEADER_BYTES + length} bytes; a string of Redis"
             f" has at most {LONGEST_BLOCK_BYTES}: make the log with a smaller block="
         )
-    body = b"".join((struct.pack(f">{len(ends)}I", *ends), *entries))
-    return _sealed(codec, len(ends), body, level)
+    has_holes = None in entries
+    if has_holes:
+        ends = [
+            end | _HOLE if each is None else end for end, each in zip(ends, entries, strict=True)
+        ]
+    body = b"".join(
+        (struct.pack(f">{len(ends)}I", *ends), *(each for each in entries if each is not None))
+    )
+    return _sealed(codec, len(ends), body, level, has_holes=has_holes)
 
 
 def compress(
@@ -189,7 +227,8 @@ def compress(
     DamagedBlockError; LayoutError.
     """
     head = head_of(block)
-    return _sealed(codec, head.entries, _body(block, head), level, between)
+    body = _body(block, head)
+    return _sealed(codec, head.entries, body, level, between, has_holes=head.has_holes)
 
 
 def compress_codec(codec: str = "auto") -> str:
@@ -224,10 +263,10 @@ def head_of(block: bytes) -> BlockHead:
     if len(block) < HEADER_BYTES or block[:3] != _MAGIC:
         raise damaged("it does not begin as one")
     _, version, letter, flags, reserved, count, length = _HEADER.unpack_from(block)
-    if version > VERSION or (version == VERSION and (flags or reserved)):
+    if version > VERSION or (version == VERSION and (flags & ~_HOLES or reserved)):
         raise LayoutError(
             f"a sealed block has format {version}, flags {flags}; this version of workstealing"
-            f" reads format {VERSION} without flags: upgrade workstealing"
+            f" reads format {VERSION} with no flags but {_HOLES}: upgrade workstealing"
         )
     if version != VERSION or 4 * count > length or length > LONGEST_BLOCK_BYTES:
         raise damaged("its header contradicts itself")
@@ -242,7 +281,7 @@ def head_of(block: bytes) -> BlockHead:
             f"a sealed block has the codec {letter!r}; this version of workstealing reads"
             f" {', '.join(_LETTERS)}: upgrade workstealing"
         )
-    return BlockHead(name, count, length)
+    return BlockHead(name, count, length, bool(flags))
 
 
 def open_block(block: bytes) -> SealedBlock:
@@ -255,12 +294,12 @@ def open_block(block: bytes) -> SealedBlock:
     if head.codec == "raw":
         # As it came: the header is cheaper to carry along than to cut off.
         _body_length_checked(len(block) - HEADER_BYTES, head)
-        return SealedBlock(block, HEADER_BYTES, head.entries)
-    return SealedBlock(_body(block, head), 0, head.entries)
+        return SealedBlock(block, HEADER_BYTES, head.entries, head.has_holes)
+    return SealedBlock(_body(block, head), 0, head.entries, head.has_holes)
 
 
-def entries_of(block: bytes, start: int = 0, stop: int | None = None) -> list[bytes]:
-    """Return entries start..stop-1 of a sealed block.
+def entries_of(block: bytes, start: int = 0, stop: int | None = None) -> list[bytes | None]:
+    """Return entries start..stop-1 of a sealed block; a hole is None.
 
     Arguments:
         block: as the server has it.
@@ -279,11 +318,13 @@ def _sealed(
     body: bytes,
     level: int | None,
     between: Callable[[int], None] | None = None,
+    *,
+    has_holes: bool = False,
 ) -> bytes:
     letter = _LETTERS.get(codec)
     if letter is None:
         raise ConfigurationError(f"codec is {codec!r}; expected one of {', '.join(_LETTERS)}")
-    header = _HEADER.pack(_MAGIC, VERSION, letter, 0, 0, count, len(body))
+    header = _HEADER.pack(_MAGIC, VERSION, letter, _HOLES * has_holes, 0, count, len(body))
     if codec == "raw":
         return header + body
     if len(body) > MOST_COMPRESSED_BYTES:
@@ -439,7 +480,7 @@ class BlockCache:
     """Keeps the sealed blocks that were used last, decompressed; safe for threads and forks.
 
     A sealed block never changes while its log lives, and compressing it changes nothing of its
-    entries. A log that was deleted and made anew has another epoch, so its blocks are others. Only
+    entries. Compaction by key takes entries out of it: a kept block shows those for longer. A log that was deleted and made anew has another epoch, so its blocks are others. Only
     a server that comes back with older data fills blocks anew: then `clear` the cache. The cache
     does not know whether an entry was evicted: ask the server first.
 

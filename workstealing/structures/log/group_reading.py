@@ -41,7 +41,7 @@ from workstealing.errors import (
 )
 from workstealing.store.grants import Receipt
 from workstealing.store.keys import to_bytes
-from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait, same
+from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait, command, same
 from workstealing.structures.log.base import Known, checked_integer
 from workstealing.structures.log.codecs import Codec, decode_all
 from workstealing.structures.log.reading import BLOCKS_A_SCRIPT, BYTES_A_SCRIPT, ReadingEntries
@@ -117,7 +117,7 @@ class GroupStats(NamedTuple):
     """How far a group is.
 
     Fields: offset: of the entry that is handed out next; lag: how many available entries have not
-    been handed out; lost: how many were evicted before that; waiting: members that are blocked;
+    been handed out, with the holes of `compact_by`; lost: how many were evicted before that; waiting: members that are blocked;
     pending and dead: entries, in an acknowledged group.
     """
 
@@ -223,6 +223,15 @@ class NoEntries(NamedTuple):
         return max(_LEAST_SECONDS, pause / 1000)
 
 
+class _Hole:
+    """Stands for an entry that compaction by key has taken: it is done, for every group."""
+
+
+_HOLE = _Hole()
+# An entry's bytes, or why there are none; None: evicted.
+_Raw = bytes | DamagedBlockError | _Hole | None
+
+
 class GroupReading:
     """A group's settings, and the steps that hand out entries.
 
@@ -295,7 +304,8 @@ class GroupReading:
         One round trip if it goes as expected; one more for each stretch of entries that is handed
         out again.
         """
-        for tried in range(TRIES):
+        tried = -1
+        while (tried := tried + 1) < TRIES:
             known = self.log.known
             spare = min((1 << tried) - 1, _MOST_SPARE_BLOCKS)
             receipt = self.log.receipts.take()
@@ -312,11 +322,15 @@ class GroupReading:
                 self._next = number * block
                 self.log.note(block=block, epoch=epoch)
                 continue
-            found = yield from self._found(reply[1:], known, kept, low)
+            found, holes = yield from self._found(reply[1:], known, kept, low)
             if found:
                 return found
-            # All due entries had been handed out too often, and used up the turn.
+            # All due entries had been handed out too often, and used up the turn; or all were holes.
             turn = b""
+            if holes:
+                # There are fewer now: however many there are, it comes to their end.
+                tried = -1
+                yield from self._skip_holes(reply[2])
         return NoEntries(1000, 0)
 
     def read_steps(
@@ -396,7 +410,8 @@ class GroupReading:
 
     def _found(
         self, reply: list[Any], known: Known, kept: list[Any], low: int
-    ) -> Steps[list[GroupEntry]]:
+    ) -> Steps[tuple[list[GroupEntry], int]]:
+        """Return the entries of a reply, and how many holes there were; these are settled."""
         block, epoch, tail, start, read, delivery, attempts, again, condemned, kinds, *items = reply
         log = self.log
         if (block, epoch, tail) != (known.block, known.epoch, known.next):
@@ -420,22 +435,47 @@ class GroupReading:
             tries += attempts or [1] * read
             numbers += range(delivery, delivery + read)
             try:
-                fresh: list[bytes | DamagedBlockError | None] = []
+                fresh: list[_Raw] = []
                 for kind, item in zip(kinds, items, strict=True):
-                    fresh += log.entries_in(
+                    some = log.entries_in(
                         *(kind, item, start + len(fresh), start + read, kept, low, block, epoch)
                     )
+                    fresh += [_HOLE if each is None else each for each in some]
             except DamagedBlockError:
                 is_sure = False
             if not is_sure:
                 fresh = yield from self._undamaged(range(start, start + read), [None] * read)
             raw += fresh
-        return self._entries_of(offsets, raw, tries, numbers)
+        holes = [pair for *pair, each in zip(offsets, numbers, raw, strict=True) if each is _HOLE]
+        if holes and self.acknowledged:
+            yield from self._settle(holes)
+        return self._entries_of(offsets, raw, tries, numbers), len(holes)
+
+    def _settle(self, holes: Sequence[Sequence[Any]]) -> Steps[None]:
+        """Acknowledge holes, by offset and delivery: nobody has to do anything about them."""
+        for first in range(0, len(holes), A_SCRIPT):
+            flat = [each for pair in holes[first : first + A_SCRIPT] for each in pair]
+            yield from self._call(self._operation("ack", *flat))
+
+    def _skip_holes(self, epoch: bytes) -> Steps[None]:
+        """Go over the further holes of the block at which the last read ended, if it is kept.
+
+        One round trip. A hole is one for as long as its log lives, so it makes no difference when
+        it is passed.
+        """
+        size = self.log.known.block
+        number, place = divmod(self._next, size)
+        block = self.log.cache.get(epoch, number)
+        stop = place if block is None else block.behind_holes(place)
+        if stop > place:
+            target = number * size + stop
+            reply = yield from self._call(self._operation("skip", self._next, target, epoch))
+            self._next = int(reply[1])
 
     def _entries_of(
         self,
         offsets: Sequence[int],
-        raw: Sequence[bytes | DamagedBlockError | None],
+        raw: Sequence[_Raw],
         tries: Sequence[int],
         numbers: Sequence[int],
     ) -> list[GroupEntry]:
@@ -456,7 +496,7 @@ class GroupReading:
                 if isinstance(data, DamagedBlockError):
                     raise data
                 # None: evicted in this very moment; the next look counts it as lost.
-                if data is not None:
+                if isinstance(data, bytes):
                     (entry,) = decode_all(self.log.codec, (data,), offset)
                     found.append(GroupEntry(offset, entry, attempts, number))
             except (DamagedBlockError, UndecodableEntryError) as error:
@@ -467,7 +507,7 @@ class GroupReading:
 
     def _undamaged(
         self, offsets: Sequence[int], known: Sequence[bytes | None]
-    ) -> Steps[list[bytes | DamagedBlockError | None]]:
+    ) -> Steps[list[_Raw]]:
         """Return entries by their offsets, and an error for each entry of a damaged block.
 
         Arguments:
@@ -479,7 +519,7 @@ class GroupReading:
             return [*(yield from self._raw_of(offsets, known))]
         except DamagedBlockError:
             pass
-        found: list[bytes | DamagedBlockError | None] = []
+        found: list[_Raw] = []
         size = self.log.known.block
         pairs = zip(offsets, known, strict=True)
         for _, some in groupby(pairs, lambda pair: pair[0] // size):
@@ -492,8 +532,8 @@ class GroupReading:
 
     def _raw_of(
         self, offsets: Sequence[int], known: Sequence[bytes | None]
-    ) -> Steps[list[bytes | None]]:
-        found: dict[int, bytes | None] = {}
+    ) -> Steps[list[_Raw]]:
+        found: dict[int, _Raw] = {}
         wanted = []
         for offset, entry in zip(offsets, known, strict=True):
             if entry is None:
@@ -506,9 +546,11 @@ class GroupReading:
             number = 1
             while number < len(wanted) and wanted[number] == wanted[0] + number:
                 number += 1
-            _, entries = yield from self.log.read_steps(wanted[0], number)
+            there, entries = yield from self.log.read_steps(wanted[0], number)
             entries += [None] * (number - len(entries))
-            found.update(zip(wanted, entries, strict=False))
+            for offset, entry in zip(wanted, entries, strict=False):
+                is_hole = entry is None and there.first <= offset <= there.last
+                found[offset] = _HOLE if is_hole else entry
             del wanted[:number]
         return [found[offset] for offset in offsets]
 
@@ -520,6 +562,11 @@ class GroupReading:
         ]
         raw = yield from self._undamaged([offset for offset, _ in pairs], [None] * len(pairs))
         for (offset, history), entry in zip(pairs, raw, strict=True):
+            if entry is _HOLE:
+                kept = yield command("HGET", self.keys.revived, offset, options=AS_BYTES)
+                if kept is None:
+                    yield from self._settle([(offset, history.split(b" ", 2)[1])])
+                    continue
             # An evicted or damaged entry has no text here; the script knows a revived entry's text.
             text = entry if isinstance(entry, bytes) else b""
             yield from self._call(self._operation("bury", offset, history, text))

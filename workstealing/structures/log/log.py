@@ -305,6 +305,10 @@ class Log(_LogOperations, BlockingWaiting):
         id_window: for how long an `id` of an append is known at least, in seconds or a timedelta,
             30 days at most; of a log's writers the longest one counts.
         most_ids: how many ids of each producer are known at most, 1 to 100,000.
+        compact_by: by which key a `LogCompactor` of this object compacts: the name of a field of
+            entries that are dicts, or a function of an entry, which returns a str, bytes, or None
+            for an entry without a key; None not to compact by key. All compactors of a log need the
+            same key; readers and writers need none.
         clock_shift_ms: for tests.
 
     Makes no connection before the first call. Attributes: name: the log's, as a text.

@@ -27,6 +27,7 @@ from workstealing.errors import LayoutError
 from workstealing.store.blocking import block_ms
 from workstealing.store.operations import AS_BYTES, Operation, Steps, Wait, command, operation
 from workstealing.structures.log.base import (
+    HOLES_VERSION,
     LOG_VERSION,
     MOST_OFFSET,
     Known,
@@ -49,7 +50,7 @@ BLOCKS_LOOKED_AT = 128
 # A look now and then shows that the connection is alive.
 _MOST_SECONDS = 30.0
 _FACTS = ("mark", "epoch", "next", "first")
-_MARK = LOG_VERSION.encode()
+_MARKS = (LOG_VERSION.encode(), HOLES_VERSION.encode())
 # The letters of a reply's items.
 _LIST, _RAW, _KEPT = b"LRC"
 
@@ -71,7 +72,7 @@ class LogRange(NamedTuple):
 class LogStats(NamedTuple):
     """The parts of a log, and the memory that they take.
 
-    Fields: entries: that are available; blocks: that take memory; open: blocks that are still
+    Fields: entries: that are available, with the holes of `compact_by`; blocks: that take memory; open: blocks that are still
     lists; sealed: blocks that are one string each; compressed: sealed blocks that are compressed;
     bytes: of memory that the blocks take, as the server counts it, an estimate from 128 blocks at
     random if there are more; bytes_per_entry: of all entries in these blocks, 0 if there are none.
@@ -93,7 +94,7 @@ class ReadingEntries(LogBase):
     def read(
         self, /, offset: int, count: int = 1, block: Duration = 0, **others: Never
     ) -> Steps[list[Any]]:
-        """Return entries from an offset on; None stands for each evicted entry.
+        """Return entries from an offset on; None stands for each that was evicted or compacted.
 
         Arguments:
             offset: of the first; a negative one counts from the end, -1 being the last entry.
@@ -203,7 +204,7 @@ class ReadingEntries(LogBase):
             # The script reports the fault.
             mark = epoch = None
         # The blocks of one making are all of the size that is known.
-        if mark == _MARK and epoch == known.epoch:
+        if mark in _MARKS and epoch == known.epoch:
             tail = stored_number(self.keys.meta, "next", tail)
             first = stored_number(self.keys.meta, "first", first, 0, tail)
             if first <= offset and offset + count <= tail and known.next <= tail:
@@ -301,7 +302,7 @@ class ReadingEntries(LogBase):
         low: int,
         size: int,
         epoch: bytes,
-    ) -> list[bytes]:
+    ) -> Sequence[bytes | None]:
         """Return the entries of one item of a reply, from the offset `position` on.
 
         Arguments:

@@ -529,6 +529,7 @@ class Removing(LogBase):
                 # So many entries came since the eviction.
                 continue
             others = [keys.news, keys.full, keys.raw, keys.times, keys.waiting]
+            others += [keys.latest, keys.superseded]
             others += keys.blocks(kept, blocks)
             for name in meta:
                 kind, _, rest = name.partition(b":")
