@@ -88,7 +88,7 @@ class KeyLook(NamedTuple):
         return max(0, self.end // self.block - self.noted // self.block)
 
     @property
-    def count(self) -> int:
+    def waiting(self) -> int:
         """How many blocks wait."""
         return self.unnoted + self.rewritable
 
@@ -113,9 +113,7 @@ class KeyCompactor(LogEngine):
         """Count the blocks to be noted and to be rewritten; see `look`."""
         return self.backlog_of(self.look(budget), budget)
 
-    def backlog_of(
-        self, look: KeyLook, budget: Budget, slice: Slice | None = None
-    ) -> Backlog:
+    def backlog_of(self, look: KeyLook, budget: Budget, slice: Slice | None = None) -> Backlog:
         """Return what a look has found, and for how long the oldest block is not noted.
 
         One round trip if there are such blocks.
@@ -132,7 +130,7 @@ class KeyCompactor(LogEngine):
             if since is not None:
                 came = stored_number(self._keys.times, "when an entry came", since)
                 waited = max(0.0, (self._now_in(time) - came) / 1000)
-        return Backlog(look.count, waited, _WHAT)
+        return Backlog(look.waiting, waited, _WHAT)
 
     def look(self, budget: Budget, slice: Slice | None = None) -> KeyLook:
         """Look at the log and its notes.
@@ -160,8 +158,8 @@ class KeyCompactor(LogEngine):
         while done < slice.limit and (not done or slice.remaining() > slice.seconds / 2):
             try:
                 look = self.look(Budget(slice.remaining()), slice)
-                if dry_run or not look.count:
-                    return min(slice.limit, look.count) if dry_run else done
+                if dry_run or not look.waiting:
+                    return min(slice.limit, look.waiting) if dry_run else done
                 # Both go on, however much there is of the other.
                 if look.rewritable and (not look.unnoted or self._random() < 0.5):
                     did = self._rewrite(slice)
@@ -272,9 +270,7 @@ class KeyCompactor(LogEngine):
             known: list[Any] = [None] * len(newest)
             if newest and not seen.is_new:
                 (known,) = current.read(("HMGET", keys.latest, *newest))
-            gone = Counter(
-                offset // look.block for offsets in older.values() for offset in offsets
-            )
+            gone = Counter(offset // look.block for offsets in older.values() for offset in offsets)
             for digest, before in zip(list(newest), known, strict=True):
                 if before is None:
                     continue
@@ -414,7 +410,7 @@ class KeyCompactor(LogEngine):
             # It waits to be compressed, like any block that has been sealed.
             commands.append(("ZADD", keys.raw, now, number))
         if seen.mark == LOG_VERSION.encode():
-            # Releases that do not know holes refuse the log, before they hand out any of its entries.
+            # Releases that do not know holes refuse the log before they hand out an entry.
             marks = ("mark", "readable_from", "writable_from")
             fields = [each for mark in marks for each in (mark, HOLES_VERSION)]
             commands.append(("HSET", keys.meta, *fields))

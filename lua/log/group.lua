@@ -65,8 +65,8 @@ local function open_short(meta, state, line, turns, granted, dead, revived, wait
   local own = redis.pcall('HMGET', state, 'mark', 'epoch', 'kind', 'offset', 'turn', 'delivery', 'lost')
   local mark, epoch, tail, first, offset = facts[1], facts[2], facts[5], facts[6], own[4]
   if
-    mark ~= LOG_VERSION
-    or own[1] ~= mark
+    (mark ~= LOG_VERSION and mark ~= HOLES_VERSION)
+    or own[1] ~= LOG_VERSION
     or not (epoch and facts[3] and facts[4] and tail and first and offset)
     or own[2] ~= epoch
     or own[3] ~= kind

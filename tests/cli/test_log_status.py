@@ -141,7 +141,7 @@ def test_doctor_examines_logs(
     redis7.client().hset(log.keys.meta, "mark", "3")
     level, said = check(status=1)
     assert level == "fault"
-    assert "says 2 where 1 was expected" in said
+    assert "says 3 where 2 was expected" in said
     redis7.client().delete(log.keys.meta)
     redis7.client().set(log.keys.meta, "foreign")
     level, said = check(status=1)

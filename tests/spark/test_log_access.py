@@ -156,6 +156,25 @@ class TestReading:
         found = read(options_on(redis7, failOnDataLoss="false"), span)
         assert found == {i: ENTRIES[i] for i in (*range(40), *range(70, 150))}
 
+    def test_holes_are_left_out_and_are_no_loss(self, server: AnyReal) -> None:
+        log = Log(server.client(), "activity", 100, compact_by=lambda data: data[-1:])
+        log.append(*ENTRIES[:1_050])
+        (now,) = looks(server.client(), ["activity"]).values()
+        job = LogCompactor(log, 20, cold=0, superseded=0)
+        while job.backlog().count:
+            job.perform(Slice(20, 10.0))
+        newest = {each[-1:]: i for i, each in enumerate(ENTRIES[:1_000])}
+        left = {i: ENTRIES[i] for i in (*newest.values(), *range(1_000, 1_050))}
+        assert len(left) < 400
+        assert read(options_on(server), Span("activity", now.epoch, 0, 1_050)) == left
+        log.evict(499)
+        with pytest.raises(LostEntriesError, match="has no entries 300 to 499 any more"):
+            read(options_on(server), Span("activity", now.epoch, 300, 1_050))
+        found = read(
+            options_on(server, failOnDataLoss="false"), Span("activity", now.epoch, 300, 1_050)
+        )
+        assert found == {i: each for i, each in left.items() if i >= 500}
+
     def test_a_log_that_was_made_anew(self, redis7: RedisServer) -> None:
         log = log_on(redis7)
         log.append(*ENTRIES)

@@ -1,4 +1,4 @@
-"""Compaction by key: the newest entry of each key stays at its offset, and entries without a key."""
+"""Compaction by key: the newest entry of each key stays at its offset."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def expected(written: list[Entry], first: int = 0) -> list[Entry | None]:
     newest = {each["user"]: offset for offset, each in enumerate(written[:stop]) if "user" in each}
     return [
         None
-        if offset < first
-        or (offset < stop and "user" in each and newest[each["user"]] != offset)
+        if offset < first or (offset < stop and "user" in each and newest[each["user"]] != offset)
         else each
         for offset, each in enumerate(written)
     ]
@@ -238,10 +237,10 @@ def test_a_dry_run_changes_nothing(redis7: RedisServer) -> None:
     client = redis7.client()
     log_of(client).append(*[{"user": "a"}] * 3 * BLOCK)
     keep_up(LogCompactor(log_of(client, None), 20, cold=0))
-    before = {key: client.dump(key) for key in client.keys()}
+    before = {key: client.dump(key) for key in client.keys("*")}
     job = job_of(client, dry_run=True)
     assert job.backlog().count == job.perform(Slice(20, 5.0)) == 3
-    assert {key: client.dump(key) for key in client.keys()} == before
+    assert {key: client.dump(key) for key in client.keys("*")} == before
 
 
 def test_a_release_that_knows_no_holes_refuses_the_log(redis7: RedisServer) -> None:
@@ -260,7 +259,7 @@ def test_a_release_that_knows_no_holes_refuses_the_log(redis7: RedisServer) -> N
         return client.eval(old, len(keys), *keys)
 
     before = client.hgetall(log.keys.meta)
-    with pytest.raises(redis.ResponseError, match="which this release .* cannot read: upgrade"):
+    with pytest.raises(redis.ResponseError, match=r"which this release .* cannot read: upgrade"):
         older("stats")
     assert client.hgetall(log.keys.meta) == before
     # This one appends by its short path, trims and has groups as before.
@@ -304,9 +303,9 @@ def test_another_writer_comes_first(redis7: RedisServer, monkeypatch: Any) -> No
             done: list[str] = []
 
             def late(current: Attempt, *commands: Any) -> Any:
-                if not done:
-                    done.append(name)
-                    other(client)  # noqa: B023 - called within this turn
+                if not done:  # noqa: B023 - called within this turn
+                    done.append(name)  # noqa: B023
+                    other(client)  # noqa: B023
                 return commit(current, *commands)
 
             with monkeypatch.context() as patch:
@@ -391,9 +390,7 @@ class TestBroken:
             def work() -> None:
                 job_of(redis.Redis(port=door.port, protocol=2)).perform(Slice(1, 5.0))
 
-            for _ in every_death(
-                [door], work, lambda: self.prepared(direct, rewriting=rewriting)
-            ):
+            for _ in every_death([door], work, lambda: self.prepared(direct, rewriting=rewriting)):
                 self.check(direct)
                 deaths += 1
         assert deaths >= 20

@@ -45,7 +45,8 @@ class TestRoundTrip:
         block = seal(entries, codec)
         assert entries_of(block) == entries
         assert entries_of(block, start, stop) == entries[start:stop]
-        assert head_of(block) == (codec, len(entries), 4 * len(entries) + sum(map(len, entries)))
+        raw_bytes = 4 * len(entries) + sum(map(len, entries))
+        assert head_of(block) == (codec, len(entries), raw_bytes, False)
 
     @pytest.mark.parametrize("codec", CODECS)
     @pytest.mark.parametrize("before", CODECS)
@@ -143,7 +144,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         ("place", "byte", "said"),
-        [(3, 2, "has format 2"), (5, 1, "flags 1"), (4, ord("l"), "the codec b'l'")],
+        [(3, 2, "has format 2"), (5, 2, "flags 2"), (4, ord("l"), "the codec b'l'")],
     )
     def test_a_newer_form_asks_for_an_upgrade(self, place: int, byte: int, said: str) -> None:
         block = bytearray(seal(SOME))

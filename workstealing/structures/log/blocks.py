@@ -479,10 +479,11 @@ os.register_at_fork(
 class BlockCache:
     """Keeps the sealed blocks that were used last, decompressed; safe for threads and forks.
 
-    A sealed block never changes while its log lives, and compressing it changes nothing of its
-    entries. Compaction by key takes entries out of it: a kept block shows those for longer. A log that was deleted and made anew has another epoch, so its blocks are others. Only
-    a server that comes back with older data fills blocks anew: then `clear` the cache. The cache
-    does not know whether an entry was evicted: ask the server first.
+    While its log lives, a sealed block changes in one way only: compaction by key takes entries out
+    of it, which a kept block shows for longer. A log that was deleted and made anew has another
+    epoch, so its blocks are others. Only a server that comes back with older data fills blocks
+    anew: then `clear` the cache. The cache does not know whether an entry was evicted: ask the
+    server first.
 
     Arguments:
         blocks: the most it keeps, 0 to keep none.

@@ -247,14 +247,6 @@ class _GroupOperations(GroupReading):
     def _deleting(self) -> Steps[int]:
         return int((yield self._operation("delete", whole=False)))
 
-    def _acknowledging(self, pairs: list[tuple[int, Any]]) -> Steps[int]:
-        total = 0
-        for first in range(0, len(pairs), A_SCRIPT):
-            runs = _runs_of(pairs[first : first + A_SCRIPT])
-            reply = yield from self._call(self._operation("ack", *runs))
-            total += int(reply[1])
-        return total
-
     def _in_chunks(self, script: str, values: list[Any]) -> Steps[int]:
         total = 0
         for first in range(0, len(values), A_SCRIPT):
@@ -373,24 +365,6 @@ class GroupDead(DeadLetters):
 def _why(entry: DeadLogEntry) -> str:
     last = "" if entry.member is None else f"; {entry.member[:_LONGEST_MEMBER_SHOWN]} had it last"
     return f"handed out {times_text(entry.attempts)} and never acknowledged{last}"
-
-
-def _runs_of(pairs: list[tuple[int, Any]]) -> list[Any]:
-    """Return entries as runs: of each run the first offset, its length, and the first delivery.
-
-    Arguments:
-        pairs: of each entry its offset and its delivery, ``""`` for any.
-    """
-    runs: list[Any] = []
-    following: tuple[Any, Any] | None = None
-    for pair in pairs:
-        offset, delivery = pair
-        if pair == following:
-            runs[-2] += 1
-        else:
-            runs += (offset, 1, delivery)
-        following = (offset + 1, delivery if delivery == "" else delivery + 1)
-    return runs
 
 
 def _checked_member(member: object) -> bytes:

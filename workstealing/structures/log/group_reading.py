@@ -117,8 +117,8 @@ class GroupStats(NamedTuple):
     """How far a group is.
 
     Fields: offset: of the entry that is handed out next; lag: how many available entries have not
-    been handed out, with the holes of `compact_by`; lost: how many were evicted before that; waiting: members that are blocked;
-    pending and dead: entries, in an acknowledged group.
+    been handed out, with the holes of `compact_by`; lost: how many were evicted before that;
+    waiting: members that are blocked; pending and dead: entries, in an acknowledged group.
     """
 
     offset: int
@@ -325,7 +325,7 @@ class GroupReading:
             found, holes = yield from self._found(reply[1:], known, kept, low)
             if found:
                 return found
-            # All due entries had been handed out too often, and used up the turn; or all were holes.
+            # All due entries had been handed out too often, and used up the turn; or were holes.
             turn = b""
             if holes:
                 # There are fewer now: however many there are, it comes to their end.
@@ -423,7 +423,7 @@ class GroupReading:
         offsets: list[int] = []
         tries: list[int] = []
         numbers: list[int] = []
-        raw: list[bytes | DamagedBlockError | None] = []
+        raw: list[_Raw] = []
         if again:
             offsets = [int(each[0]) for each in again]
             tries = [each[1] for each in again]
@@ -446,16 +446,27 @@ class GroupReading:
             if not is_sure:
                 fresh = yield from self._undamaged(range(start, start + read), [None] * read)
             raw += fresh
-        holes = [pair for *pair, each in zip(offsets, numbers, raw, strict=True) if each is _HOLE]
+        holes = [
+            (offset, number)
+            for offset, number, each in zip(offsets, numbers, raw, strict=True)
+            if each is _HOLE
+        ]
         if holes and self.acknowledged:
-            yield from self._settle(holes)
+            # Nobody has to do anything about them.
+            yield from self._acknowledging(holes)
         return self._entries_of(offsets, raw, tries, numbers), len(holes)
 
-    def _settle(self, holes: Sequence[Sequence[Any]]) -> Steps[None]:
-        """Acknowledge holes, by offset and delivery: nobody has to do anything about them."""
-        for first in range(0, len(holes), A_SCRIPT):
-            flat = [each for pair in holes[first : first + A_SCRIPT] for each in pair]
-            yield from self._call(self._operation("ack", *flat))
+    def _acknowledging(self, pairs: list[tuple[int, Any]]) -> Steps[int]:
+        """Acknowledge entries, by offset and delivery, `""` for any; return how many were pending.
+
+        One round trip for each 200.
+        """
+        total = 0
+        for first in range(0, len(pairs), A_SCRIPT):
+            runs = _runs_of(pairs[first : first + A_SCRIPT])
+            reply = yield from self._call(self._operation("ack", *runs))
+            total += int(reply[1])
+        return total
 
     def _skip_holes(self, epoch: bytes) -> Steps[None]:
         """Go over the further holes of the block at which the last read ended, if it is kept.
@@ -530,9 +541,7 @@ class GroupReading:
                 found += [error] * len(of_block)
         return found
 
-    def _raw_of(
-        self, offsets: Sequence[int], known: Sequence[bytes | None]
-    ) -> Steps[list[_Raw]]:
+    def _raw_of(self, offsets: Sequence[int], known: Sequence[bytes | None]) -> Steps[list[_Raw]]:
         found: dict[int, _Raw] = {}
         wanted = []
         for offset, entry in zip(offsets, known, strict=True):
@@ -565,7 +574,7 @@ class GroupReading:
             if entry is _HOLE:
                 kept = yield command("HGET", self.keys.revived, offset, options=AS_BYTES)
                 if kept is None:
-                    yield from self._settle([(offset, history.split(b" ", 2)[1])])
+                    yield from self._acknowledging([(offset, int(history.split(b" ", 2)[1]))])
                     continue
             # An evicted or damaged entry has no text here; the script knows a revived entry's text.
             text = entry if isinstance(entry, bytes) else b""
@@ -636,3 +645,21 @@ def _kind_text(kind: str) -> str:
         return "a plain one (ack=False)"
     _, idle, most = kind.split(":")
     return f"one with ack=True, lease={int(idle) / 1000:g} and max_attempts={most}"
+
+
+def _runs_of(pairs: list[tuple[int, Any]]) -> list[Any]:
+    """Return entries as runs: of each run the first offset, its length, and the first delivery.
+
+    Arguments:
+        pairs: of each entry its offset and its delivery, ``""`` for any.
+    """
+    runs: list[Any] = []
+    following: tuple[Any, Any] | None = None
+    for pair in pairs:
+        offset, delivery = pair
+        if pair == following:
+            runs[-2] += 1
+        else:
+            runs += (offset, 1, delivery)
+        following = (offset + 1, delivery if delivery == "" else delivery + 1)
+    return runs

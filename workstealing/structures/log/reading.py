@@ -72,10 +72,11 @@ class LogRange(NamedTuple):
 class LogStats(NamedTuple):
     """The parts of a log, and the memory that they take.
 
-    Fields: entries: that are available, with the holes of `compact_by`; blocks: that take memory; open: blocks that are still
-    lists; sealed: blocks that are one string each; compressed: sealed blocks that are compressed;
-    bytes: of memory that the blocks take, as the server counts it, an estimate from 128 blocks at
-    random if there are more; bytes_per_entry: of all entries in these blocks, 0 if there are none.
+    Fields: entries: that are available, with the holes of `compact_by`; blocks: that take memory;
+    open: blocks that are still lists; sealed: blocks that are one string each; compressed: sealed
+    blocks that are compressed; bytes: of memory that the blocks take, as the server counts it, an
+    estimate from 128 blocks at random if there are more; bytes_per_entry: of all entries in these
+    blocks, 0 if there are none.
     """
 
     entries: int
