@@ -117,6 +117,7 @@ SENDERS: dict[str, tuple[Access, ...]] = {
     "jobs/leftovers": (LEFTOVERS,),
     **{f"jobs/{path.name}": (LEFTOVERS,) for path in FOLDERS["jobs"].glob("*_leftovers.py")},
     "jobs/shared/log_jobs.py": (ACCESS["log"],),
+    "jobs/shared/log_keys.py": (ACCESS["log"],),
     "jobs/shared/settling.py": (ACCESS["tracked set"],),
     "jobs/shuffle_queue_reaper": (ACCESS["shuffle queue"],),
     "jobs/time_shard_sweeper": (ACCESS["time shard queue"],),

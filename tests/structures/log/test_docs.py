@@ -24,6 +24,7 @@ def test_the_blocks(redis7: RedisServer, capsys: pytest.CaptureFixture[str]) -> 
     ]
     assert set(names["recruiter"].stats()["jobs"]) == {
         "log_compactor.activity",
+        "log_compactor.changes",
         "log_trimmer.activity",
     }
 
