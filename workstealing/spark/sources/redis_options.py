@@ -18,8 +18,9 @@ from workstealing.structures.access import CONNECTION, Access
 
 OF_PLAIN_KEYS = Access(
     keys=(),
+    scripts=("plain_keys",),
     commands=CONNECTION
-    | {"MULTI", "EXEC", "EXISTS", "TYPE", "PTTL", "PEXPIRE", "UNLINK"}
+    | {"MULTI", "EXEC", "EXISTS", "TYPE", "PTTL", "PEXPIRE", "UNLINK", "EVAL"}
     | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "LRANGE", "XRANGE", "XINFO|STREAM"}
     | {"GET", "MGET", "HGETALL", "HMGET", "HLEN", "LLEN", "SCARD", "ZCARD", "XLEN"}
     | {"SET", "HSET", "RPUSH", "SADD", "ZADD", "XADD"},
