@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 
 from support.patience import GUARD_SECONDS
 from support.servers import RedisCluster3, RedisServer
@@ -315,3 +316,48 @@ class TestStreams:
         assert query.awaitTermination(300), "the query goes on"
         entries = redis7.client().xrange("copy")
         assert sorted(fields[b"n"] for _, fields in entries) == [b"0", b"1", b"2"]
+
+    def test_a_batch_that_died_half_way_is_written_once(
+        self, session: SparkSession, redis7: RedisServer, tmp_path: Path
+    ) -> None:
+        url = redis7.url
+        client = redis7.client()
+        # One file is one task, whose rows a shuffle keeps in order.
+        session.range(0, 3_000, 1, 1).write.json(str(tmp_path / "in"))
+        rows = session.readStream.schema("id bigint").json(str(tmp_path / "in"))
+
+        def dying(batches: Iterator[Any]) -> Iterator[Any]:
+            with redis.Redis.from_url(url) as of_task:
+                for number, batch in enumerate(batches):
+                    if number == 5 and of_task.lpop("deaths"):
+                        raise RuntimeError("this task dies")
+                    yield batch
+
+        def run() -> None:
+            keyed = rows.selectExpr("concat('copy', id % 2) AS key", "id AS n")
+            keyed = keyed.repartition(2, "key").mapInArrow(dying, "key string, n bigint")
+            query = (
+                keyed.writeStream.format(FORMAT)
+                .options(url=url, type="stream", exactlyOnce=True)
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(300), "the query goes on"
+
+        before = session.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
+        try:
+            written = []
+            for _ in range(2):
+                client.rpush("deaths", 1)
+                with pytest.raises(StreamingQueryException, match="this task dies"):
+                    run()
+                written.append(client.xlen("copy0") + client.xlen("copy1"))
+            assert 0 < written[0] < 3_000
+            run()
+        finally:
+            session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(before))
+        for number in range(2):
+            found = [int(fields[b"n"]) for _, fields in client.xrange(f"copy{number}")]
+            assert found == list(range(number, 3_000, 2))

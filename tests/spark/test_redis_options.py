@@ -279,12 +279,14 @@ class TestColumns:
         self, options: dict[str, str], columns: dict[str, DataType], problem: str
     ) -> None:
         with pytest.raises(ConfigurationError) as caught:
-            checked_for_writing(RedisOptions.parse(options), schema(**columns), overwrite=False)
+            checked_for_writing(
+                RedisOptions.parse(options), schema(**columns), overwrite=False, is_stream=False
+            )
         assert problem in str(caught.value)
 
     def test_sparks_overwrite_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match=r"never empties .* writeMode=overwrite"):
-            checked_for_writing(parsed(), schema(key=TEXT, a=TEXT), overwrite=True)
+            checked_for_writing(parsed(), schema(key=TEXT, a=TEXT), overwrite=True, is_stream=False)
 
 
 class TestValues:

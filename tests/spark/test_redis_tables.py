@@ -441,6 +441,28 @@ class TestWriting:
                 )
         assert server.size() == 0
 
+    @pytest.mark.parametrize("mode", ["packed", "one by one"])
+    def test_a_key_of_another_type_gets_no_deadline(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch, mode: str
+    ) -> None:
+        client = server.client()
+        if mode == "one by one":
+            monkeypatch.setattr(redis_packing, "packed_rows", lambda *_: None)
+        for kind, columns in OF_KINDS.items():
+            if kind == "string":
+                continue
+            client.set("foreign", "of another program")
+            batch: dict[str, list[Any]] = {name: ["1", "1"] for name in columns}
+            batch["key"] = ["ours", "foreign"]
+            if kind == "zset":
+                batch["score"] = [1.0, 2.0]
+            with pytest.raises(ResponseError, match=f"the {kind} b'foreign' was not written"):
+                write(server, kind, schema(key=TEXT, **columns), batch, ttlSeconds=1000)
+            assert client.get("foreign") == b"of another program"
+            assert client.ttl("foreign") == -1
+            assert 0 < client.ttl("ours") <= 1000
+            client.delete("ours")
+
     def test_a_key_without_a_value_left_goes(self, redis7: RedisServer) -> None:
         redis7.client().hset("k", "a", "1")
         batch = {"key": ["k"], "a": pa.array([None], pa.string())}
@@ -636,8 +658,9 @@ class TestPackedRows:
         batch = {"key": [str(n) for n in range(300)], "a": ["1"] * 300}
         forget_calls(redis7)
         found = write(redis7, "hash", schema(key=TEXT, a=TEXT), batch, ttlSeconds=1000)
-        assert found == WrittenKeys(300, 600)
-        assert (calls_of(redis7, "exec"), calls_of(redis7, "hset")) == (3, 300)
+        assert found == WrittenKeys(300, 302)
+        assert (calls_of(redis7, "exec"), calls_of(redis7, "hset")) == (2, 300)
+        assert calls_of(redis7, "eval") == 2
 
     def test_a_refused_row_is_named(self, server: Server) -> None:
         server.client().rpush("17", "of another type")

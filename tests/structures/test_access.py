@@ -212,7 +212,7 @@ def test_a_job_without_redis_names_nothing_of_it() -> None:
 
 def test_no_script_is_forgotten() -> None:
     more = [each.more for each in JOBS.values() if each.more]
-    everyone = [*ACCESS.values(), LEDGER, MOVING, *more]
+    everyone = [*ACCESS.values(), LEDGER, MOVING, OF_PLAIN_KEYS, *more]
     named = {each for access in everyone for each in access.scripts}
     folders = {path.parent.name for path in FOLDERS["lua"].glob("*/*.lua")}
     assert folders - {"shared"} <= {each.partition("/")[0] for each in named}

@@ -88,6 +88,7 @@ CALLED_BY: dict[str, str] = {
     "time_shard_queue/bar": "redis_dedupe._barring",
     "time_shard_queue/claim": "redis_dedupe._claiming",
     "time_shard_queue/consume": "redis_store.consume",
+    "plain_keys/expire": "redis_writing._expiring",
     "time_shard_queue/counts": "redis_store.counts",
     "time_shard_queue/delete_layout": "redis_store._delete_layout",
     "time_shard_queue/look": "redis_waiting._looking",
@@ -136,9 +137,9 @@ def is_operation(script: str) -> bool:
 
 @cache
 def texts() -> list[tuple[str, frozenset[str]]]:
-    """Return the functions of structures and jobs, each with the texts that stand in it."""
+    """Return the functions of structures, jobs and formats, each with the texts in it."""
     found: list[tuple[str, frozenset[str]]] = []
-    for root in (PACKAGE / "structures", PACKAGE / "metrics", JOBS):
+    for root in (PACKAGE / "structures", PACKAGE / "metrics", PACKAGE / "spark" / "sources", JOBS):
         for path in root.rglob("*.py"):
             for each in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):

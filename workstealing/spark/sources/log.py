@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.types import DataType, LongType, StringType, StructType
 
 from workstealing.errors import ReplayDiffersError
@@ -54,6 +53,7 @@ from workstealing.spark.sources.log_offsets import (
 )
 from workstealing.spark.sources.log_options import FORMAT, LogOptions
 from workstealing.spark.sources.options import runs
+from workstealing.spark.sources.origins import Origin, origin_of
 from workstealing.spark.sources.pushing import NUMBER, TEXT, Column, Pushing
 from workstealing.store.operations import drive
 from workstealing.structures import Log
@@ -65,17 +65,6 @@ BYTES_A_CALL = 1024 * 1024
 # Of all logs together, when rows go to many of them.
 BYTES_KEPT = 8 * 1024 * 1024
 DEFAULT_BLOCK = 1000
-
-
-class Origin(NamedTuple):
-    """Whose rows they are: a query, a batch of it, and a partition of that."""
-
-    query: str
-    batch: int
-    partition: int
-
-    def __str__(self) -> str:
-        return f"partition {self.partition} of batch {self.batch} of the query {self.query!r}"
 
 
 class Appender:
@@ -337,8 +326,6 @@ _REQUIRED: dict[str, tuple[Callable[[DataType], bool], str]] = {
 _OPTIONAL: dict[str, tuple[Callable[[DataType], bool], str]] = {
     "log": (lambda kind: isinstance(kind, StringType), "a string column with names of logs")
 }
-# The properties by which Spark tells each task of a streaming query.
-_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,21 +377,12 @@ def write_all(
     return Appended(*appender.finish())
 
 
-def _partition() -> int:
-    context = TaskContext.get()
-    assert context is not None
-    return context.partitionId()
-
-
 class LogWriter(OptionsKeeper[LogOptions], DataSourceArrowWriter):
     """Appends the rows of a table."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Append the rows of a partition; see `write_all`."""
-        options, turn = self._options, None
-        if options.query is not None and options.batch is not None:
-            turn = Origin(options.query, options.batch, _partition())
-        return write_all(options, iterator, turn)
+        return write_all(self._options, iterator, origin_of(self._options, is_stream=False))
 
 
 class LogStreamWriter(OptionsKeeper[LogOptions], DataSourceStreamArrowWriter):
@@ -415,18 +393,7 @@ class LogStreamWriter(OptionsKeeper[LogOptions], DataSourceStreamArrowWriter):
 
         Raises: as `write_all`; ConfigurationError if exactlyOnce cannot be kept.
         """
-        options, turn = self._options, None
-        if options.exactly_once:
-            context = TaskContext.get()
-            assert context is not None
-            query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
-            if query is None or batch is None:
-                raise options.wrong(
-                    "Spark does not say which query and batch this is, so that exactlyOnce=true"
-                    " cannot be kept: leave it out"
-                )
-            turn = Origin(query, int(batch), _partition())
-        return write_all(options, iterator, turn)
+        return write_all(self._options, iterator, origin_of(self._options, is_stream=True))
 
 
 class LogSource(Format[LogOptions]):

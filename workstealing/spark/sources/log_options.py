@@ -15,6 +15,7 @@ from workstealing.spark.sources.options import (
     Positions,
     without_path,
 )
+from workstealing.spark.sources.origins import batch_option, check_once
 from workstealing.structures.log.base import LogNames
 
 FORMAT = "workstealing.log"
@@ -78,7 +79,7 @@ class LogOptions(ParsedOptions):
             block=reader.number("block", 0, 1) or None,
             exactly_once=reader.boolean_or_none("exactlyOnce"),
             query=reader.text("query"),
-            batch=_number_or_none(reader, "batch"),
+            batch=batch_option(reader),
             client=reader.client(),
         )
         reader.finish()
@@ -150,20 +151,7 @@ class LogOptions(ParsedOptions):
                 else "nothing says where rows go: give the option 'logs' (or a path), or a column"
                 " 'log'"
             )
-        if is_stream:
-            named = {"query": self.query, "batch": self.batch}
-            self.refuse(named, "write: writeStream has a query and batches of its own")
-        elif (self.query is None) != (self.batch is None):
-            raise self.wrong(
-                "one of the options 'query' and 'batch' is missing: give both, so that what was"
-                " written once is not written again, or neither"
-            )
-        elif self.exactly_once is not None and self.exactly_once != (self.query is not None):
-            raise self.wrong(
-                "a batch write is done exactly once if, and only if, the options 'query' and"
-                f" 'batch' say which one it is, but 'exactlyOnce' is {self.exactly_once}: leave it"
-                " out"
-            )
+        check_once(self, is_stream=is_stream)
         return self
 
     def positions(self) -> tuple[Positions, Positions]:
@@ -231,8 +219,3 @@ def _positions(
         return is_number or (isinstance(found, str) and found in words)
 
     return reader.positions(name, is_position, meaning, ("logs", logs), default=default)
-
-
-def _number_or_none(reader: OptionReader, name: str) -> int | None:
-    number = reader.number(name, -1, 0)
-    return None if number < 0 else number

@@ -6,7 +6,7 @@ The sink appends rows to keys, or puts them in place of what each key held befor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import StructType
 
@@ -23,6 +23,7 @@ from workstealing.spark.sources.compat import (
     SupportsTriggerAvailableNow,
     WriterCommitMessage,
 )
+from workstealing.spark.sources.origins import origin_of
 from workstealing.spark.sources.pipelines import KeyCalls
 from workstealing.spark.sources.pushing import Column, Pushing
 from workstealing.spark.sources.redis_columns import Shape, default_schema, shape_of
@@ -143,16 +144,25 @@ class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _RedisSink:
-    """The common part of the batch writer and the stream writer."""
+    """The common part of the batch writer and the stream writer.
+
+    Attribute: is_stream: whether the rows are a stream's.
+    """
+
+    is_stream: ClassVar[bool] = False
 
     def __init__(self, options: RedisOptions, shape: Shape) -> None:
         self._options = options
         self._shape = shape
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a partition; see `PlainWrite.write`."""
+        """Write the rows of a partition; see `PlainWrite.write`.
+
+        Raises: as that; ConfigurationError if exactlyOnce cannot be kept.
+        """
         calls = KeyCalls(self._options.client.connected())
-        return PlainWrite(self._options, self._shape, calls).write(iterator)
+        turn = origin_of(self._options, is_stream=self.is_stream)
+        return PlainWrite(self._options, self._shape, calls, turn).write(iterator)
 
 
 class RedisWriter(_RedisSink, DataSourceArrowWriter):
@@ -160,7 +170,9 @@ class RedisWriter(_RedisSink, DataSourceArrowWriter):
 
 
 class RedisStreamWriter(_RedisSink, DataSourceStreamArrowWriter):
-    """Writes the rows of every micro-batch, each at least once."""
+    """Writes the rows of every micro-batch, each at least once, or exactly once into streams."""
+
+    is_stream = True
 
 
 class RedisSource(Format[RedisOptions]):
@@ -188,10 +200,10 @@ class RedisSource(Format[RedisOptions]):
 
     def writer(self, schema: StructType, overwrite: bool) -> RedisWriter:
         """Return what writes the rows of a table, having checked options and columns."""
-        return RedisWriter(self._options, checked_for_writing(self._options, schema, overwrite))
+        shape = checked_for_writing(self._options, schema, overwrite, is_stream=False)
+        return RedisWriter(self._options, shape)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RedisStreamWriter:  # noqa: N802
         """Return what writes the rows of a stream, having checked the same."""
-        return RedisStreamWriter(
-            self._options, checked_for_writing(self._options, schema, overwrite)
-        )
+        shape = checked_for_writing(self._options, schema, overwrite, is_stream=True)
+        return RedisStreamWriter(self._options, shape)

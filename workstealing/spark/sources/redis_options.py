@@ -14,12 +14,14 @@ from workstealing.spark.sources.options import (
     Positions,
     without_path,
 )
+from workstealing.spark.sources.origins import batch_option, check_once
 from workstealing.structures.access import CONNECTION, Access
 
 OF_PLAIN_KEYS = Access(
     keys=(),
+    scripts=("plain_keys",),
     commands=CONNECTION
-    | {"MULTI", "EXEC", "EXISTS", "TYPE", "PTTL", "PEXPIRE", "UNLINK"}
+    | {"MULTI", "EXEC", "EXISTS", "TYPE", "PTTL", "PEXPIRE", "UNLINK", "EVAL"}
     | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "LRANGE", "XRANGE", "XINFO|STREAM"}
     | {"GET", "MGET", "HGETALL", "HMGET", "HLEN", "LLEN", "SCARD", "ZCARD", "XLEN"}
     | {"SET", "HSET", "RPUSH", "SADD", "ZADD", "XADD"},
@@ -46,7 +48,8 @@ class RedisOptions(ParsedOptions):
     pattern for the keys; keys: their names; partitions: the most tasks; permissive: whether a value
     that does not fit is null; pushes: whether Spark's filters are taken; starting, most_offsets and
     fail_on_data_loss: of a stream. Of writes: replaces: whether a key's old value goes;
-    ttl_seconds; max_length: of streams.
+    ttl_seconds; max_length, exactly_once, query and batch: of streams, the latter two of a batch
+    write that is done once.
     """
 
     format: ClassVar[str] = FORMAT
@@ -68,6 +71,9 @@ class RedisOptions(ParsedOptions):
     replaces: bool | None = None
     ttl_seconds: float | None = None
     max_length: int | None = None
+    exactly_once: bool | None = None
+    query: str | None = None
+    batch: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> RedisOptions:
@@ -105,6 +111,9 @@ class RedisOptions(ParsedOptions):
             replaces=None if write_mode is None else write_mode == "overwrite",
             ttl_seconds=reader.seconds("ttlSeconds"),
             max_length=reader.number("maxLength", 0, 1) or None,
+            exactly_once=reader.boolean_or_none("exactlyOnce"),
+            query=reader.text("query"),
+            batch=batch_option(reader),
             client=reader.client(),
         )
         reader.finish()
@@ -141,6 +150,9 @@ class RedisOptions(ParsedOptions):
             "writeMode": self.replaces,
             "ttlSeconds": self.ttl_seconds,
             "maxLength": self.max_length,
+            "exactlyOnce": self.exactly_once,
+            "query": self.query,
+            "batch": self.batch,
         }
         self.refuse(given, "writing, and this is a read")
         if is_stream:
@@ -170,8 +182,11 @@ class RedisOptions(ParsedOptions):
             )
         return self
 
-    def for_writing(self) -> RedisOptions:
+    def for_writing(self, *, is_stream: bool) -> RedisOptions:
         """Check that these options go with a write, and return them.
+
+        Arguments:
+            is_stream: whether it is written by writeStream.
 
         Raises: ConfigurationError for an option that does not.
         """
@@ -186,7 +201,27 @@ class RedisOptions(ParsedOptions):
         self.refuse(given, "reading, and this is a write")
         if self.max_length is not None and self.kind != "stream":
             raise self.wrong(f"the option 'maxLength' is for streams, not for type={self.kind}")
+        if check_once(self, is_stream=is_stream):
+            self._check_streams_once()
         return self
+
+    @property
+    def is_once(self) -> bool:
+        """Whether each row of a batch is written exactly once."""
+        return self.exactly_once is True or self.query is not None
+
+    def _check_streams_once(self) -> None:
+        if self.kind != "stream":
+            raise self.wrong(
+                "the options 'exactlyOnce', 'query' and 'batch' are for streams, not for"
+                f" type={self.kind}: leave them out"
+            )
+        if self.max_length is not None or self.replaces:
+            other = "writeMode=overwrite" if self.replaces else "maxLength"
+            raise self.wrong(
+                f"exactly once and {other} do not go together, because an entry that is gone"
+                " cannot be compared: leave one out"
+            )
 
     @property
     def fails_on_loss(self) -> bool:

@@ -16,7 +16,7 @@ from workstealing.spark.sources.arrow import as_bytes
 from workstealing.spark.sources.pipelines import BYTES_A_CALL, FIELDS_A_COMMAND
 from workstealing.spark.sources.redis_columns import Shape
 from workstealing.spark.sources.redis_options import RedisOptions
-from workstealing.store.connection import Packed
+from workstealing.store.connection import Command, Packed
 
 _LARGE = pa.large_binary()
 
@@ -33,7 +33,8 @@ def packed_rows(
     Arguments:
         columns: of the batch, by name.
         keys: of its rows, as the server has them.
-        lefts: how long each key lives, in milliseconds.
+        lefts: how long each key lives, in milliseconds; of keys that are appended to, the caller
+            sets it.
 
     Returns: None for a batch of which a row needs several commands for its fields, or has none: its
     rows are to be packed one by one. No round trip.
@@ -56,7 +57,7 @@ def packed_rows(
     words, text = fields
     parts += [b"*", words, b"\r\n", *_word(b"HSET"), *_word(key), *text]
     counts = [1 + (options.replaces is True)] * len(keys)
-    if any(left is not None for left in lefts):
+    if options.replaces and any(left is not None for left in lefts):
         some = pa.array(lefts, pa.int64())
         expires = _joined([b"*3\r\n", *_word(b"PEXPIRE"), *_word(key), *_word(_texts(some))])
         parts.append(_or_nothing(expires))
@@ -65,6 +66,15 @@ def packed_rows(
     if compute.max(compute.binary_length(whole)).as_py() > BYTES_A_CALL:
         return None
     return _rows(keys, whole, counts)
+
+
+def packed(command: Command) -> Packed:
+    """Return a command in the form that the server reads."""
+    words = (each if isinstance(each, bytes) else str(each).encode() for each in command)
+    parts = [b"*%d\r\n" % len(command)]
+    for each in words:
+        parts += _word(each)
+    return Packed(b"".join(parts), 1)
 
 
 def _fields(columns: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, list[Any]] | None:

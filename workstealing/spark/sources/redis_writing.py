@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from workstealing.errors import ConfigurationError
 from workstealing.spark.sources.arrow import as_bytes
 from workstealing.spark.sources.compat import WriterCommitMessage
 from workstealing.spark.sources.options import MOST_SECONDS
+from workstealing.spark.sources.origins import Origin
 from workstealing.spark.sources.pipelines import (
     BYTES_A_CALL,
     FIELDS_A_COMMAND,
@@ -24,9 +25,11 @@ from workstealing.spark.sources.pipelines import (
     of_one_command,
 )
 from workstealing.spark.sources.redis_columns import Shape, shape_of
+from workstealing.spark.sources.redis_once import EntriesOnce, is_known_id
 from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
-from workstealing.store.connection import Command
+from workstealing.store.connection import Command, Commands, Packed
 from workstealing.store.keys import require_users_key
+from workstealing.store.scripts import load
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -37,6 +40,8 @@ MOST_OF_A_KEY = 64 * 1024 * 1024
 MOST_REMEMBERED = 64 * 1024 * 1024
 # What CPython takes for a short key in a set, beside its text.
 _BYTES_A_KEY = 100
+# The commands that tell a key of each type from others.
+_LENGTHS = {"hash": "HLEN", "list": "LLEN", "set": "SCARD", "zset": "ZCARD", "stream": "XLEN"}
 _NEEDED = {
     "string": ("value",),
     "list": ("value",),
@@ -46,7 +51,9 @@ _NEEDED = {
 }
 
 
-def checked_for_writing(options: RedisOptions, schema: StructType, overwrite: bool) -> Shape:
+def checked_for_writing(
+    options: RedisOptions, schema: StructType, overwrite: bool, *, is_stream: bool
+) -> Shape:
     """Return what the columns of a DataFrame mean to the sink, before any task runs.
 
     Raises: ConfigurationError for options, columns or a save mode that do not go with the sink. No
@@ -58,7 +65,7 @@ def checked_for_writing(options: RedisOptions, schema: StructType, overwrite: bo
             ' mode("append"), and the option writeMode=overwrite to replace each key of the'
             " DataFrame"
         )
-    options.for_writing()
+    options.for_writing(is_stream=is_stream)
     shape = shape_of(options, schema)
     if not shape.has_key:
         raise options.wrong(
@@ -75,6 +82,11 @@ def checked_for_writing(options: RedisOptions, schema: StructType, overwrite: bo
     if options.kind in ("hash", "stream") and not (shape.named or needed or "fields" in shape.own):
         raise options.wrong(
             "there is no column with a field: give columns beside the key, named as the fields"
+        )
+    if options.is_once and "id" in shape.own:
+        raise options.wrong(
+            "written exactly once, entries have ids by their batch, but there is a column 'id':"
+            " leave it out"
         )
     if shape.has_ttl and options.ttl_seconds is not None:
         raise options.wrong(
@@ -110,23 +122,36 @@ _Made = Iterator[tuple[Command, int]]
 _Maker = Callable[[bytes, _Items, int | None], _Made]
 
 
+class _Write(NamedTuple):
+    """The commands that write a key, and after how many milliseconds it is to go, None: not set."""
+
+    key: bytes
+    commands: Commands
+    left: int | None
+
+
 class PlainWrite:
     """Writes the rows of a task.
 
     Arguments:
         shape: of the DataFrame.
+        turn: whose rows they are, for exactly once.
     """
 
-    def __init__(self, options: RedisOptions, shape: Shape, calls: KeyCalls) -> None:
+    def __init__(
+        self, options: RedisOptions, shape: Shape, calls: KeyCalls, turn: Origin | None = None
+    ) -> None:
         self._options = options
         self._shape = shape
+        self._once = None if turn is None else EntriesOnce(options, calls, turn)
         # Without a transaction a task that dies would leave a key that never ends, or half of one.
         is_whole = shape.kind != "string" and (
             shape.has_ttl or options.ttl_seconds is not None or options.replaces is True
         )
         call = calls.in_transactions if is_whole else calls.on_keys
-        self._calls: Bounded[Group] = Bounded(lambda groups: self._send(call, groups))
+        self._calls: Bounded[_Write] = Bounded(lambda writes: self._send(call, writes))
         self._rows = self._commands = 0
+        self._plain, self._may_expire = calls, False
         # Of a key that is replaced, the rows must be there all at once.
         self._is_gathering = options.replaces is True and not shape.is_a_row_a_key
         self._waiting: dict[bytes, _Content] = {}
@@ -208,10 +233,12 @@ class PlainWrite:
         if rows is None:
             return False
         self._calls.flush()
-        for group in rows:
-            commands = group[1]
+        # A string has its deadline by SET, and a key that is replaced by what is packed with it.
+        is_set = self._shape.kind == "string" or self._options.replaces is True
+        for (key, commands), left in zip(rows, lefts, strict=True):
             self._commands += commands.count
-            self._calls.add(group, len(commands.text), commands.count)
+            write = _Write(key, commands, None if is_set else left)
+            self._calls.add(write, len(commands.text), commands.count)
         self._calls.flush()
         return True
 
@@ -219,30 +246,81 @@ class PlainWrite:
         """Queue the commands that write a key."""
         if self._shape.kind != "string" and (ttl_ms is not None or self._options.replaces):
             made = list(made)
-            if made and ttl_ms is not None:
-                made.append((("PEXPIRE", key, ttl_ms), 0))
             if self._options.replaces:
+                # Nothing of another type is left there, so the deadline is that of our key alone.
+                if made and ttl_ms is not None:
+                    made.append((("PEXPIRE", key, ttl_ms), 0))
                 made.insert(0, (("UNLINK", key), 0))
+                ttl_ms = None
             if made:
                 size = sum(size for _, size in made)
-                self._add(key, [command for command, _ in made], size)
+                self._add(key, [command for command, _ in made], size, ttl_ms)
             return
         for command, size in made:
             self._add(key, (command,), size)
 
-    def _add(self, key: bytes, commands: Sequence[Command], size: int) -> None:
+    def _add(
+        self, key: bytes, commands: Sequence[Command], size: int, left: int | None = None
+    ) -> None:
         self._commands += len(commands)
-        self._calls.add((key, commands), size + len(key), len(commands))
+        self._calls.add(_Write(key, commands, left), size + len(key), len(commands))
 
     def _send(
-        self, call: Callable[[Sequence[Group]], list[list[Any]]], groups: Sequence[Group]
+        self, call: Callable[[Sequence[Group]], list[list[Any]]], writes: Sequence[_Write]
     ) -> None:
-        for (key, _), replies in zip(groups, call(groups), strict=True):
-            for reply in replies:
+        groups = self._with_deadlines(writes)
+        if self._once is not None:
+            self._once.before(groups)
+        known: list[tuple[bytes, Command]] = []
+        for (key, commands), replies in zip(groups, call(groups), strict=True):
+            for number, reply in enumerate(replies):
                 if isinstance(reply, Exception):
-                    raise ResponseError(
-                        f"the {self._shape.kind} {key!r} was not written: {reply}"
-                    ) from reply
+                    if self._once is None or not is_known_id(reply):
+                        raise self._not_written(key, reply) from reply
+                    known.append((key, [*commands][number]))  # type: ignore[misc]
+        if self._once is not None and known:
+            self._once.compare(known)
+
+    def _with_deadlines(self, writes: Sequence[_Write]) -> list[Group]:
+        """Return the commands, with those that set deadlines: one for a server, or one a key."""
+        groups: list[Group] = [(write.key, write.commands) for write in writes]
+        lefts = [(write.key, write.left) for write in writes if write.left is not None]
+        if not lefts:
+            return groups
+        if not self._may_expire:
+            self._check_right(lefts[0][0])
+        if not self._plain.job_client.is_cluster:
+            # The keys are all there when it comes, whatever was refused.
+            return [*groups, (lefts[0][0], self._expiring(lefts, writes[0].commands))]
+        return [
+            (key, _both(commands, self._expiring([(key, write.left)], commands)))
+            if write.left is not None
+            else (key, commands)
+            for (key, commands), write in zip(groups, writes, strict=True)
+        ]
+
+    def _expiring(self, lefts: Sequence[tuple[bytes, int | None]], like: Commands) -> Commands:
+        """Return the command that sets deadlines, packed if the others are."""
+        self._commands += 1
+        keys, times = zip(*lefts, strict=True)
+        text = load("plain_keys/expire").body
+        command: Command = ("EVAL", text, len(keys), *keys, _LENGTHS[self._shape.kind], *times)
+        if not isinstance(like, Packed):
+            return (command,)
+        from workstealing.spark.sources.redis_packing import packed
+
+        return packed(command)
+
+    def _check_right(self, key: bytes) -> None:
+        """Ask once whether this user may set deadlines. A script is refused behind its writes."""
+        # No number, so the server changes nothing.
+        ((reply,),) = self._plain.on_keys([(key, (("PEXPIRE", key, ""),))])
+        if isinstance(reply, NoPermissionError):
+            raise self._not_written(key, reply) from reply
+        self._may_expire = True
+
+    def _not_written(self, key: bytes, error: Exception) -> ResponseError:
+        return ResponseError(f"the {self._shape.kind} {key!r} was not written: {error}")
 
     # The content of a batch.
 
@@ -277,7 +355,7 @@ class PlainWrite:
         if self._shape.named:
             return self._named_items(columns, keys)
         if kind == "stream":
-            ids = self._ids(columns, len(keys))
+            ids = self._ids(columns, keys)
             return zip(ids, self._maps(columns["fields"], keys), strict=True)
         if kind == "hash":
             first, second = "field", "value"
@@ -310,7 +388,7 @@ class PlainWrite:
             rows = zip(*chain.from_iterable(pairs), strict=False)
         if self._shape.kind == "hash":
             return rows
-        return zip(self._ids(columns, len(keys)), self._some_fields(rows, keys), strict=True)
+        return zip(self._ids(columns, keys), self._some_fields(rows, keys), strict=True)
 
     def _some_fields(self, rows: Iterable[Any], keys: list[bytes]) -> Iterator[Any]:
         for number, row in enumerate(rows):
@@ -322,9 +400,11 @@ class PlainWrite:
                 )
             yield row
 
-    def _ids(self, columns: dict[str, Any], count: int) -> list[bytes]:
+    def _ids(self, columns: dict[str, Any], keys: list[bytes]) -> list[bytes]:
+        if self._once is not None:
+            return self._once.ids(keys)
         if "id" not in columns:
-            return [b"*"] * count
+            return [b"*"] * len(keys)
         return [each or b"*" for each in as_bytes(columns["id"])]
 
     def _maps(self, column: Any, keys: list[bytes]) -> Iterator[Any]:
@@ -475,6 +555,12 @@ def _by_key(
         if left is not None:
             content.ttl_ms = left
     return contents
+
+
+def _both(first: Commands, second: Commands) -> Commands:
+    if isinstance(first, Packed) and isinstance(second, Packed):
+        return Packed.joined([first, second])
+    return [*first, *second]  # type: ignore[misc]
 
 
 def _size(item: Any) -> int:

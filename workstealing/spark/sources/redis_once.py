@@ -1,0 +1,106 @@
+"""Entries of plain streams, written exactly once by ids that a batch of a query gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workstealing.errors import ReplayDiffersError
+from workstealing.spark.sources.origins import Origin
+from workstealing.spark.sources.pipelines import Group, KeyCalls
+from workstealing.spark.sources.redis_options import RedisOptions
+from workstealing.store.connection import Command
+
+# How many rows of a key a task has at most; beyond that an id would be another partition's.
+ROWS_OF_A_TASK = 1 << 40
+
+
+def is_known_id(reply: Exception) -> bool:
+    """Say whether XADD was refused because the stream has had this id, or a greater one."""
+    return isinstance(reply, ResponseError) and "equal or smaller" in str(reply)
+
+
+class EntriesOnce:
+    """Writes each row of a batch into a stream once: its id says which row it is.
+
+    The id is the batch's number and one, and behind the minus the partition and the row's place
+    among the rows of its key in this task. A task that runs again sends the same ids; the server
+    refuses those that it has, and what they hold is compared. It remembers a number for each key.
+
+    Arguments:
+        turn: whose rows they are.
+    """
+
+    def __init__(self, options: RedisOptions, calls: KeyCalls, turn: Origin) -> None:
+        self._options = options
+        self._calls = calls
+        self._turn = turn
+        self._rows: dict[bytes, int] = {}
+        self._seen: set[bytes] = set()
+
+    def ids(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Return the ids of the task's next rows."""
+        rows, batch, first = self._rows, self._turn.batch + 1, self._turn.partition * ROWS_OF_A_TASK
+        found = []
+        for key in keys:
+            rows[key] = row = rows.get(key, 0) + 1
+            found.append(b"%d-%d" % (batch, first + row))
+        return found
+
+    def before(self, groups: Sequence[Group]) -> None:
+        """Look at the ends of streams that this task has not written to yet; one round trip.
+
+        Raises: ConfigurationError if another partition of this batch has written there.
+        """
+        new = [key for key in dict.fromkeys(key for key, _ in groups) if key not in self._seen]
+        if not new:
+            return
+        looks = [(key, (("XREVRANGE", key, "+", "-", "COUNT", 1),)) for key in new]
+        for key, (reply,) in zip(new, self._calls.on_keys(looks), strict=True):
+            # A key of another type is refused by XADD, too, which says so.
+            if isinstance(reply, Exception) or not reply:
+                continue
+            batch, _, row = bytes(reply[0][0]).partition(b"-")
+            other = int(row) // ROWS_OF_A_TASK
+            if int(batch) == self._turn.batch + 1 and other != self._turn.partition:
+                raise self._options.wrong(
+                    f"rows of the stream {key!r} stand in the partitions {other} and"
+                    f" {self._turn.partition} of batch {self._turn.batch}, so that their order, and"
+                    " exactlyOnce, cannot be kept: write"
+                    f' df.repartition("{self._options.key_column}"); this batch is written in'
+                    " part, so begin with a new stream and a new checkpoint"
+                )
+        self._seen.update(new)
+
+    def compare(self, refused: Sequence[tuple[bytes, Command]]) -> None:
+        """Check that entries whose ids the server knows are the same; one round trip.
+
+        Arguments:
+            refused: the keys, and the XADD commands.
+
+        Raises: ReplayDiffersError if one is another, or is not there.
+        """
+        looks = [(key, (("XRANGE", key, command[2], command[2]),)) for key, command in refused]
+        replies = self._calls.on_keys(looks)
+        for (key, command), (reply,) in zip(refused, replies, strict=True):
+            if isinstance(reply, Exception):
+                raise ResponseError(f"the stream {key!r} was not read: {reply}") from reply
+            entry_id = command[2].decode()
+            if not reply:
+                raise ReplayDiffersError(
+                    f"the stream {key!r} has no entry {entry_id}, which {self._turn} writes, but"
+                    " a greater one: another program or query has written there, or the entry was"
+                    " trimmed or deleted, or the query has begun anew; write to a new stream"
+                )
+            if list(reply[0][1]) != [_as_sent(each) for each in command[3:]]:
+                raise ReplayDiffersError(
+                    f"the stream {key!r} has another entry {entry_id} than {self._turn} writes"
+                    " now: the rows of a batch must come again in the same order; sort them within"
+                    " partitions, or write to a new stream if the query has begun anew"
+                )
+
+
+def _as_sent(part: Any) -> bytes:
+    return part if isinstance(part, bytes) else str(part).encode()
