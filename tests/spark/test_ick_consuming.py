@@ -74,8 +74,11 @@ class Run:
         limit: ReadLimit | None = None,
         available_now: bool = False,
         ick_shards: int | None = None,
+        patience: int | None = None,
     ) -> None:
         options = {"name": "orders", "url": url}
+        if patience:
+            options["waitForLeaseSeconds"] = str(patience)
         if ick_shards:
             options["ickShards"] = str(ick_shards)
         self.reader = IckStreamReader(IckOptions.parse(options))
@@ -355,6 +358,68 @@ class TestLeases:
             with pytest.raises(NoLease, match="another consumer, 'worker 7'"):
                 second.step()
         assert second.slept <= BEGINNING_SECONDS + 1
+
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_a_query_with_patience_waits_for_long_leases(
+        self, redis7: RedisServer, available_now: bool
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        sharded.lease_all("worker 7", 600)
+        second = Run(redis7.url, Checkpoint(), patience=1200, available_now=available_now)
+        while len(second.rows) < len(MEMBERS):
+            assert second.step()
+        assert sorted(second.rows) == sorted(MEMBERS)
+        # Moments pass by themselves on a busy machine.
+        assert 300 < second.slept <= 602
+
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_a_query_that_has_waited_for_long_enough_fails(
+        self, redis7: RedisServer, available_now: bool
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        leased = sharded.lease_all("worker 8", 36_000)
+        third = Run(redis7.url, Checkpoint(), patience=100, available_now=available_now)
+        with pytest.raises(NoLease, match="another consumer, 'worker 8'"):
+            third.until("offset")
+        assert 100 <= third.slept <= 102
+        assert not leased.release(), "some lease was lost"
+
+    def test_a_waiting_query_can_be_asked_again_and_again(self, redis7: RedisServer) -> None:
+        """Spark can stop it between two empty batches."""
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        leased = sharded.lease_all("worker 9", 36_000)
+        run = Run(redis7.url, Checkpoint(), patience=7200)
+        for _ in range(20):
+            slept = run.slept
+            run.until("idle")
+            assert run.slept <= slept + 2
+        leased.release()
+        while len(run.rows) < len(MEMBERS):
+            assert run.step()
+        assert run.slept < 60
+
+    def test_one_of_two_that_wait_for_a_lease_waits_on(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint(), patience=1200)
+        take, others = ShardedIck.lease_all, []
+
+        def late(self: ShardedIck, *args: Any, **options: Any) -> Any:
+            if not others:
+                # Another one has come between the look and this.
+                others.append(take(sharded, "spark query other", 600))
+            return take(self, *args, **options)
+
+        monkeypatch.setattr(ShardedIck, "lease_all", late)
+        while len(run.rows) < len(MEMBERS):
+            assert run.step()
+        assert others
+        assert 300 < run.slept <= 602
 
     def test_a_query_that_begins_holds_its_leases_for_long_only_when_its_checkpoint_knows_it(
         self, server: RedisServer | RedisCluster3

@@ -32,13 +32,14 @@ class TestOptions:
                 "ickshards": "8",
                 "MAXMEMBERSPERTRIGGER": "50",
                 "leaseSeconds": "5",
+                "waitForLeaseSeconds": "300",
                 "members": "binary",
                 "client": "my.module:make",
                 "checkpointLocation": "/somewhere",
             }
         )
         assert options == IckOptions(
-            "orders", None, 8, "binary", 50, 5, ClientSettings("my.module:make")
+            "orders", None, 8, "binary", 50, 5, ClientSettings("my.module:make"), patience=300
         )
         assert (options.batch_size, options.lease) == (50, 5.0)
         assert IckOptions.parse({"key": "dirty"}).key == "dirty"

@@ -70,7 +70,8 @@ class IckOptions(ParsedOptions):
     Fields: name: of a ShardedIck, or None; key: of an Ick, or None; ick_shards: for a ShardedIck
     that is not there yet, or None; members: "string" or "binary", the type of that column;
     max_members_per_trigger, lease_seconds and minimum: of a streaming read, None where nothing was
-    said; client; pushes: the option `pushFilters` of a batch read.
+    said; client; pushes: the option `pushFilters` of a batch read; patience: for how many seconds a
+    stream waits for others' leases.
     """
 
     format: ClassVar[str] = FORMAT
@@ -84,6 +85,7 @@ class IckOptions(ParsedOptions):
     client: ClientSettings
     minimum: Minimum | None = None
     pushes: bool | None = None
+    patience: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> IckOptions:
@@ -99,6 +101,7 @@ class IckOptions(ParsedOptions):
         most = reader.number("maxMembersPerTrigger", 0, 1, MOST_MEMBERS_A_TRIGGER)
         minimum = minimum_of(reader, "minMembersPerTrigger", most or MEMBERS_A_TRIGGER)
         lease = reader.number("leaseSeconds", 0, 1, 86_400)
+        patience = reader.number("waitForLeaseSeconds", 0, 1, 86_400) or None
         pushes = reader.boolean_or_none("pushFilters")
         client = reader.client()
         reader.finish()
@@ -118,7 +121,9 @@ class IckOptions(ParsedOptions):
                 " leave it out, or give 'name' instead"
             )
         bounds = (most or None, lease or None)
-        return cls(name, key, ick_shards or None, members, *bounds, client, minimum, pushes)
+        return cls(
+            name, key, ick_shards or None, members, *bounds, client, minimum, pushes, patience
+        )
 
     @property
     def batch_size(self) -> int:
@@ -142,6 +147,7 @@ class IckOptions(ParsedOptions):
             ("maxMembersPerTrigger", self.max_members_per_trigger),
             ("minMembersPerTrigger", self.minimum),
             ("leaseSeconds", self.lease_seconds),
+            ("waitForLeaseSeconds", self.patience),
         ):
             if value is not None:
                 raise self.wrong(
@@ -202,8 +208,8 @@ class IckSource(Format[IckOptions]):
 
     Options: name (or a path) of a ShardedIck, or key of a single Ick; ickShards, for a ShardedIck
     that is not there yet; members: string or binary; maxMembersPerTrigger, minMembersPerTrigger,
-    maxTriggerDelay and leaseSeconds, of a streaming read; client or url. Raises:
-    ConfigurationError.
+    maxTriggerDelay, leaseSeconds and waitForLeaseSeconds, of a streaming read; client or url.
+    Raises: ConfigurationError.
     """
 
     options_class = IckOptions
@@ -431,7 +437,9 @@ class IckStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._consumer is None:
             sharded = self._options.sharded(create=True)
             admission = Admission(self._options.minimum)
-            self._consumer = IckConsumer(sharded, self._options.lease, admission)
+            self._consumer = IckConsumer(
+                sharded, self._options.lease, admission, patience=self._options.patience
+            )
         return self._consumer
 
 

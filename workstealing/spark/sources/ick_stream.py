@@ -75,6 +75,8 @@ class IckConsumer:
         lease: how long its leases hold, in seconds.
         admission: holds small batches back.
         sleep: waits, for tests.
+        patience: for how many seconds others' leases are waited for, however long they hold; None:
+            for 11 s, and only if they end within 10 s.
     """
 
     def __init__(
@@ -83,10 +85,14 @@ class IckConsumer:
         lease: float,
         admission: Admission,
         sleep: Callable[[float], None] = time.sleep,
+        patience: float | None = None,
     ) -> None:
         self._sharded = sharded
         self._lease = lease
         self._admission = admission
+        self._patience = patience
+        # For how long others' leases have been waited for.
+        self._waited = 0.0
         self._sleep = sleep
         self._rest = Rest()
         self._leases: Leases | None = None
@@ -113,12 +119,13 @@ class IckConsumer:
                 at most.
 
         Returns: the offset behind the batch, or `start` itself if there is nothing to read, or a
-        resize is to be waited for. Raises: NoLease if another query reads the same ShardedIck, or
-        another run of this one has taken over; those of Redis: nothing is lost by them. Fewer
-        members than the option minMembersPerTrigger are held back, unless all are asked for.
-        Others' leases that end within 10 s are waited for, 11 s at most: they may be those of a run
-        of this query that was killed before its checkpoint knew it. One round trip where there is
-        nothing to do, four at most else, and one more for each 5,000 members to be finished.
+        resize or, with patience, another consumer is to be waited for. Raises: NoLease if another
+        query reads the same ShardedIck, or another run of this one has taken over; those of Redis:
+        nothing is lost by them. Fewer members than the option minMembersPerTrigger are held back,
+        unless all are asked for. Others' leases that end within 10 s are waited for, 11 s at most:
+        they may be those of a run of this query that was killed before its checkpoint knew it. One
+        round trip where there is nothing to do, four at most else, and one more for each 5,000
+        members to be finished.
         """
         if self._remaining == 0 and start == self._finished:
             return start
@@ -126,7 +133,10 @@ class IckConsumer:
             self._rest.wait(self._sleep)
         shards = self._look()
         if self._leases is None:
-            shards = self._wait_for_others(start, shards)
+            found = self._wait_for_others(start, shards)
+            if found is None:
+                return start
+            shards = found
         if self._is_resizing():
             return self._make_way(start)
         sizes = {shard: each.waiting + each.reserved for shard, each in enumerate(shards)}
@@ -142,6 +152,9 @@ class IckConsumer:
             shards = self._look()
             if self._is_resizing():
                 return self._make_way(start)
+            if self._is_patient and self._left_of_others(start, shards):
+                # Somebody was quicker, perhaps another one that has waited.
+                return self.latest(start, limit)
             _refuse_others(self._sharded.name, _consumer(start), shards, self._has_held)
             raise NoLease(f"format {FORMAT!r}: {error}") from None
         try:
@@ -250,15 +263,25 @@ class IckConsumer:
         layout = self._sharded.core.layout
         return layout is not None and layout.moving_from > 0
 
-    def _wait_for_others(self, start: IckOffset, shards: list[ShardLook]) -> list[ShardLook]:
-        """Wait for others' leases if they end soon; return the look after that."""
-        waited = 0.0
-        while waited < BEGINNING_SECONDS + 1:
-            others = [each.left_ms for each in shards if each.consumer != _consumer(start)]
-            left = max(others, default=0) / 1000
-            if not 0 < left <= BEGINNING_SECONDS:
-                break
-            if not waited:
+    @property
+    def _is_patient(self) -> bool:
+        """Whether others' leases are to be waited for on, however long they hold."""
+        return self._patience is not None and self._waited < self._patience and not self._has_held
+
+    def _wait_for_others(self, start: IckOffset, shards: list[ShardLook]) -> list[ShardLook] | None:
+        """Wait for others' leases if they end soon enough; return the look after that.
+
+        With patience it waits for a moment only, and returns None: the query is asked again, so
+        that it can be stopped meanwhile. That does not go with AvailableNow, which would end.
+        """
+        is_first = not self._waited
+        while left := self._left_of_others(start, shards):
+            is_patient = self._is_patient
+            ends_soon = left <= BEGINNING_SECONDS and self._waited < BEGINNING_SECONDS + 1
+            if not (is_patient or ends_soon):
+                return shards
+            if is_first:
+                is_first = False
                 logger.warning(
                     "%s is leased for another %.0f s, perhaps by a run of this query that was"
                     " killed when it began: this one waits for the end",
@@ -266,9 +289,18 @@ class IckConsumer:
                 )
             pause = min(left, PAUSE_SECONDS)
             self._sleep(pause)
-            waited += pause
+            self._waited += pause
+            if is_patient and self._remaining is None:
+                return None
             shards = self._look()
+        self._waited = 0.0
         return shards
+
+    @staticmethod
+    def _left_of_others(start: IckOffset, shards: list[ShardLook]) -> float:
+        """Return for how many seconds the longest lease of others holds, 0 without any."""
+        others = [each.left_ms for each in shards if each.consumer != _consumer(start)]
+        return max(others, default=0) / 1000
 
     def _take(self, start: IckOffset, take_over: bool) -> Leases:
         """Take the leases; those of a query that its checkpoint does not know for a short time."""
