@@ -84,7 +84,8 @@ class DeadLetters(abc.ABC):
 _INNER = {
     *("access", "asking", "clock_shift_ms", "core", "fleet_form", "layout", "monotonic", "names"),
     *("note", "notify", "on_keys", "other_names", "receipts", "script", "translator", "job_client"),
-    *("entries_in", "expected_blocks", "has_lost", "keys", "known", "ttl_ms", "withdrawal"),
+    *("entries_in", "entry_keys", "expected_blocks", "has_lost", "keys", "known", "ttl_ms"),
+    "withdrawal",
 }
 
 
