@@ -104,14 +104,6 @@ class TestReplays:
         for key in ("s0", "s1", "s2"):
             assert [n for _, n in entries(server, key)] == numbers(key, ROWS)
 
-    def test_entries_keep_their_time_to_live(self, redis7: RedisServer) -> None:
-        with pytest.raises(Killed):
-            write(redis7, ROWS[:500], killed=True, ttlSeconds=1000)
-        write(redis7, ROWS, ttlSeconds=1000)
-        for key in ("s0", "s1", "s2"):
-            assert [n for _, n in entries(redis7, key)] == numbers(key, ROWS)
-            assert 900 < redis7.client().ttl(key) <= 1000
-
 
 class TestRefusals:
     def test_other_rows_than_before(self, server: Server) -> None:
@@ -174,6 +166,8 @@ class TestRefusals:
                 *("n", False, "exactly once and writeMode=overwrite do not go together"),
             ),
             ({"type": "stream", **ONCE}, "id", True, "there is a column 'id': leave it out"),
+            ({"type": "stream", **ONCE, "ttlSeconds": "5"}, "n", True, "not get a time to live"),
+            ({"type": "stream", **NAMED, "ttlColumn": "more"}, "n", False, "the column 'more'"),
             ({"type": "stream", **NAMED}, "id", False, "there is a column 'id': leave it out"),
         ],
     )

@@ -88,6 +88,12 @@ def checked_for_writing(
             "written exactly once, entries have ids by their batch, but there is a column 'id':"
             " leave it out"
         )
+    if options.is_once and (shape.has_ttl or options.ttl_seconds is not None):
+        # A stream whose ids are refused may be another program's, and would get our deadline.
+        raise options.wrong(
+            "written exactly once, streams do not get a time to live: leave out the column"
+            f" {options.ttl_column!r} and the option 'ttlSeconds'"
+        )
     if shape.has_ttl and options.ttl_seconds is not None:
         raise options.wrong(
             f"both the column {options.ttl_column!r} and the option 'ttlSeconds' say how long keys"
