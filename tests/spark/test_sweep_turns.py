@@ -214,6 +214,7 @@ def test_round_trips_take_no_more_than_their_share_and_one_slice(
         _, trips, own = todo.pop(0)
         spent.append((sleeper.clock.monotonic(), trips))
         SENT.seconds += trips
+        SENT.server_seconds += trips
         SENT.commands += 1
         # The process's own work is a part of the pause.
         sleeper.clock.advance(trips + own)
@@ -239,7 +240,9 @@ def test_a_share_cuts_slices_until_their_round_trips_are_short() -> None:
 
     def work() -> None:
         # 100 us an item, so that 1,000 would hold others up for 100 ms.
+        assert SENT.asks_time
         SENT.seconds += 0.0001 * job.limits[-1]
+        SENT.server_seconds += 0.0001 * job.limits[-1]
         sleeper.clock.advance(0.0001 * job.limits[-1])
 
     job.steps, job.during = [1_000] * 60, work
@@ -251,6 +254,36 @@ def test_a_share_cuts_slices_until_their_round_trips_are_short() -> None:
     quick = Scripted([1_000] * 60, lambda: sleeper.clock.advance(1e-6))
     take_turn(quick, orders, clock=sleeper.clock, sleep=sleeper.sleep)
     assert quick.limits[-1] == 1_000
+
+
+def test_a_long_way_to_the_server_cuts_no_slices() -> None:
+    sleeper = Sleeper()
+
+    def work() -> None:
+        SENT.seconds += 0.05
+        SENT.server_seconds += 0.0001
+        sleeper.clock.advance(0.05)
+
+    job = Scripted([1_000] * 60, work)
+    orders = Orders(1_000, 1.0, 1e9, max_share=0.2)
+    take_turn(job, orders, clock=sleeper.clock, sleep=sleeper.sleep)
+    assert job.limits[-1] == 1_000
+    # A fifth of the server's time is less than the way takes.
+    assert sleeper.slept == 0
+    assert not SENT.asks_time
+
+
+def test_a_server_that_refuses_to_tell_its_time_is_not_asked_again() -> None:
+    asked: list[bool] = []
+
+    def work() -> None:
+        asked.append(SENT.asks_time)
+        SENT.asks_time = False
+
+    sleeper = Sleeper()
+    orders = Orders(10, 1.0, 1e9, max_share=0.2)
+    take_turn(Scripted([10] * 3, work), orders, clock=sleeper.clock, sleep=sleeper.sleep)
+    assert asked[:3] == [True, False, False]
 
 
 def test_a_share_takes_the_whole_slice_of_a_job_with_a_client_of_its_own() -> None:

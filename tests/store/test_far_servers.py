@@ -27,6 +27,7 @@ from workstealing.jobs import HashFieldExpiry
 from workstealing.recruiting.slice import TRIPS, Slice
 from workstealing.store import attempt
 from workstealing.store.budget import Budget
+from workstealing.store.connection import SENT, Command
 from workstealing.store.job_client import job_client_of
 from workstealing.structures import VolatileHashes
 from workstealing.testing import always
@@ -318,3 +319,45 @@ class TestCpu:
         client.close()
         # No breaker opens by mistake, so hardly any slice is skipped.
         assert outcomes.count(Outcome.SKIPPED) <= len(outcomes) / 2
+
+
+class TestTheServersOwnTime:
+    @pytest.fixture(autouse=True)
+    def _asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(SENT, "asks_time", True)
+        monkeypatch.setattr(SENT, "seconds", 0.0)
+        monkeypatch.setattr(SENT, "server_seconds", 0.0)
+
+    def test_it_is_without_the_way(self, relay: DelayingRelay) -> None:
+        far = redis.Redis(host="127.0.0.1", port=relay.port)
+        client = job_client_of(far)
+        relay.seconds = 0.3
+        commands: list[Command] = [("MULTI",), ("SET", "a", 1), ("GET", "a"), ("EXEC",)]
+        replies = client.call(client.nodes()[0], commands, Budget(None, PATIENT_SECONDS))
+        assert replies == [b"OK", b"QUEUED", b"QUEUED", [b"OK", b"1"]]
+        assert 0 < SENT.server_seconds <= SENT.seconds - 0.3 + ROUNDING_SECONDS
+
+    def test_it_is_the_whole_wait_where_no_reply_comes(self, relay: DelayingRelay) -> None:
+        far = redis.Redis(host="127.0.0.1", port=relay.port)
+        client = job_client_of(far)
+        client.call(client.nodes()[0], [("PING",)], Budget(None, PATIENT_SECONDS))
+        SENT.seconds = SENT.server_seconds = 0.0
+        relay.seconds = 1.0
+        with pytest.raises(Unanswered):
+            client.call(client.nodes()[0], [("PING",)], Budget(0.02, PATIENT_SECONDS))
+        assert SENT.server_seconds == SENT.seconds > 0
+
+    def test_a_user_without_the_right_gets_all_replies(self, backend: RedisServer) -> None:
+        admin = backend.client()
+        admin.acl_setuser("far", enabled=True, nopass=True, keys="*", commands=["+@all", "-time"])
+        try:
+            user = backend.client(username="far", password="x")
+            client = job_client_of(user)
+            replies = client.call(
+                client.nodes()[0], [("ECHO", "here")], Budget(None, PATIENT_SECONDS)
+            )
+        finally:
+            admin.acl_deluser("far")
+        assert replies == [b"here"]
+        assert SENT.server_seconds == SENT.seconds > 0
+        assert not SENT.asks_time

@@ -65,7 +65,7 @@ _FIRST_PAUSE_SECONDS = 0.005
 
 
 SLICE_SECONDS = 0.002
-"""With max_share: the seconds of round trips that a slice should take; others wait behind it."""
+"""With max_share: the seconds of a server's time that a slice should take; others wait behind."""
 _FIRST_ITEMS, _LEAST_ITEMS = 64, 16
 
 
@@ -170,6 +170,7 @@ def take_turn(
             most=limit,
             longest=SLICE_SECONDS,
         )
+    asks_time = share is not None
     started = clock.monotonic()
     while not _is_drained(job, idle) and vain < VAIN_IN_A_ROW and not is_failed:
         if clock.monotonic() - started >= orders.turn_seconds:
@@ -181,9 +182,11 @@ def take_turn(
                 sleep(share.next_at - began)
                 began = clock.monotonic()
             limit = share.room
-        before, seconds_before, handled, was_in_vain = SENT.commands, SENT.seconds, 0, False
+        before, handled, was_in_vain = SENT.commands, 0, False
+        trips_before, own_before = SENT.seconds, SENT.server_seconds
         slices += 1
         slice = Slice(limit, orders.seconds, clock)
+        SENT.asks_time = asks_time
         try:
             answer = job.perform(slice)
             handled = checked_items(answer, job.name)
@@ -194,15 +197,18 @@ def take_turn(
                 aborted += not isinstance(problem, OutOfTime)
                 was_in_vain = True
             error = f"{type(problem).__name__}: {problem}"
+        finally:
+            # A server that refuses TIME is not asked for it again.
+            asks_time, SENT.asks_time = SENT.asks_time, False
         # The commands of a job with a client of its own are not counted here. A script that handles
         # many keys is told as so many.
         spent = max(SENT.commands - before, slice.operations) or max(1, handled)
         pace.pay(spent)
         if share is not None:
-            # The server's own time for it is unknown, and is never longer than its round trips. A
-            # job with a client of its own is taken to use the server for the whole slice.
-            lasted = (SENT.seconds - seconds_before) or clock.monotonic() - began
-            share.paid(began, lasted, lasted, handled)
+            trips, own = SENT.seconds - trips_before, SENT.server_seconds - own_before
+            # A job with a client of its own is taken to use the server for the whole slice.
+            lasted = clock.monotonic() - began
+            share.paid(began, own or lasted, trips or lasted, handled)
         operations += spent
         items += handled
         idle = 0 if handled or was_in_vain else idle + 1

@@ -7,7 +7,7 @@ share of a server's time.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from redis.exceptions import TimeoutError
 
@@ -26,6 +26,31 @@ _RISE, _BELIEF = 0.25, 0.8
 # A reply that waits for so long, and for so many times as long as usual, means that the server is
 # busy with others; then the pause is longer, up to so many times.
 _LATE, _SLOW, _MOST_PATIENCE = 0.005, 4.0, 4.0
+
+
+# The time that two TIMEs do not see: a batch is read, and its replies are written.
+_AROUND = 30e-6
+
+
+def server_seconds(first: Any, last: Any, trip: float) -> float:
+    """Return how many seconds of its time a server took for a batch between two TIMEs.
+
+    Arguments:
+        first: the reply to the TIME before it.
+        last: the reply to the TIME behind it.
+        trip: the length of the round trip, in seconds, which is the answer where a reply is an
+            error or missing, or the server's clock was set back.
+    """
+    if not isinstance(first, list) or not isinstance(last, list):
+        return trip
+    took = time_of(last) - time_of(first)
+    return min(trip, took + _AROUND) if took >= 0 else trip
+
+
+def time_of(reply: Any) -> float:
+    """Return the seconds since 1970 of a reply to TIME."""
+    seconds, micros = reply
+    return int(seconds) + int(micros) / 1e6
 
 
 class RoundTripTime:

@@ -26,6 +26,7 @@ from redis.exceptions import (
     InvalidResponse,
     MasterDownError,
     MovedError,
+    NoPermissionError,
     ReadOnlyError,
     ResponseError,
     TimeoutError,
@@ -35,7 +36,13 @@ from redis.retry import Retry
 
 from workstealing.clock import SYSTEM_CLOCK
 from workstealing.errors import ConfigurationError, LayoutError, Moved, OutOfTime, Unanswered, blame
-from workstealing.store.budget import TIMEOUT_SECONDS, Budget, Opening, RoundTripTime
+from workstealing.store.budget import (
+    TIMEOUT_SECONDS,
+    Budget,
+    Opening,
+    RoundTripTime,
+    server_seconds,
+)
 from workstealing.store.opening import (
     BoundedSocket,
     BoundedTcp,
@@ -108,19 +115,23 @@ Commands = Sequence[Command] | Packed
 class Sent:
     """The commands and round trips that this process's one-attempt connections have sent.
 
-    Fields: commands; round_trips; seconds: the length of all round trips. Threads that send at the
-    same moment may lose a count. A process that does one slice at a time sets its pace by the
-    counts; tests read the counts, too.
+    Fields: commands; round_trips; seconds: the length of all round trips; server_seconds: as much
+    of that as the servers themselves took, if `asks_time` is set: then TIME, which is not counted,
+    goes before and behind the commands of each round trip. Threads that send at the same moment may
+    lose a count. A process that does one slice at a time sets its pace by the counts; tests read
+    the counts, too.
     """
 
-    __slots__ = ("commands", "round_trips", "seconds")
+    __slots__ = ("asks_time", "commands", "round_trips", "seconds", "server_seconds")
 
     def __init__(self) -> None:
         self.commands = self.round_trips = 0
-        self.seconds = 0.0
+        self.seconds = self.server_seconds = 0.0
+        self.asks_time = False
 
 
 SENT = Sent()
+_TIME = b"*1\r\n$4\r\nTIME\r\n"
 
 
 class OneAttempt(AbstractConnection):
@@ -369,10 +380,11 @@ class OneAttempt(AbstractConnection):
         text = b"".join(part for command in plain for part in pack(*spelled(command)))
         if isinstance(commands, Packed):
             text += commands.text
+        around = _TIME if SENT.asks_time else b""
         begun = SYSTEM_CLOCK.monotonic()
-        self.send_packed_command([text], check_health=False)
+        self.send_packed_command([around + text + around], check_health=False)
         self._still_watches = False
-        self._owed = len(before) + len(commands)
+        self._owed = len(before) + len(commands) + (2 if around else 0)
         replies: list[Any] = []
         try:
             while self._owed:
@@ -386,6 +398,13 @@ class OneAttempt(AbstractConnection):
         finally:
             lasted = SYSTEM_CLOCK.monotonic() - begun
             SENT.seconds += lasted
+            if around:
+                # Without the last reply nobody knows, so the whole wait counts.
+                known = replies if not self._owed else [None, None]
+                SENT.server_seconds += server_seconds(known[0], known[-1], lasted)
+        if around:
+            SENT.asks_time = not isinstance(replies[0], NoPermissionError)
+            replies = replies[1:-1]
         self.trip.took(lasted)
         if self._has_unread():
             raise ConnectionError("the server sent more replies than there were commands")

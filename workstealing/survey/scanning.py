@@ -16,7 +16,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from workstealing.errors import ConfigurationError
-from workstealing.store.budget import Budget, Pace
+from workstealing.store.budget import Budget, Pace, server_seconds, time_of
 from workstealing.store.connection import Command
 from workstealing.store.job_client import JobClient, Node
 from workstealing.store.keys import to_bytes
@@ -49,8 +49,6 @@ _DATABASE = re.compile(r"db\d+")
 _TIMEOUT = 10.0
 _LEAST_COMMANDS, _MOST_COMMANDS, _FIRST_COMMANDS = 8, 2_000, 64
 _LEAST_COUNT, _MOST_COUNT, _FIRST_COUNT = 10, 1_000, 100
-# The time that the two TIMEs do not see: a batch is read, and its replies are written.
-_AROUND = 30e-6
 
 
 class Reader:
@@ -199,10 +197,8 @@ class Reader:
         trip = self._monotonic() - began
         cost = trip
         if server.tells_time:
-            first, last = _seconds(replies[len(before) - 1]), _seconds(replies[-1])
-            # A clock that was set meanwhile tells nothing.
-            cost = min(trip, last - first + _AROUND) if last >= first else trip
-            server.now = last
+            cost = server_seconds(replies[len(before) - 1], replies[-1], trip)
+            server.now = time_of(replies[-1])
         self.seconds += cost
         self.longest = max(self.longest, cost)
         self.commands += len(commands)
@@ -267,8 +263,3 @@ def refused(replies: Sequence[Any]) -> Iterator[Exception]:
             text = str(each).lower()
             if "permission" in text or "unknown command" in text or "unknown subcommand" in text:
                 yield each
-
-
-def _seconds(reply: Any) -> float:
-    seconds, micros = reply
-    return int(seconds) + int(micros) / 1e6
