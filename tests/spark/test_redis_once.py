@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +13,11 @@ from redis.exceptions import ResponseError
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import RedisCluster3, RedisServer
 from workstealing.errors import ConfigurationError, ReplayDiffersError
+from workstealing.spark.sources import redis_once
 from workstealing.spark.sources.origins import Origin
-from workstealing.spark.sources.pipelines import KeyCalls
+from workstealing.spark.sources.pipelines import Group, KeyCalls
 from workstealing.spark.sources.redis_options import RedisOptions
+from workstealing.spark.sources.redis_remembering import remembered_bytes
 from workstealing.spark.sources.redis_writing import PlainWrite, checked_for_writing
 
 Server = RedisServer | RedisCluster3
@@ -126,6 +128,37 @@ class TestRefusals:
         with pytest.raises(ConfigurationError, match=r"'s0' stand in the partitions .*repartition"):
             write(server, ROWS[30:], partition=second)
         assert [n for _, n in entries(server, "s0")] == numbers("s0", ROWS[:30])
+
+    def test_rows_of_a_key_that_two_partitions_write_at_once(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looked = KeyCalls.on_keys
+        others = [lambda: write(server, ROWS[:30], partition=1)]
+
+        def on_keys(calls: KeyCalls, groups: Sequence[Group]) -> list[list[Any]]:
+            replies = looked(calls, groups)
+            # The stream was still empty for this task.
+            if others and "XREVRANGE" in str(groups[0][1]):
+                others.pop()()
+            return replies
+
+        monkeypatch.setattr(KeyCalls, "on_keys", on_keys)
+        with pytest.raises(
+            ConfigurationError, match=r"'s0' stand in the partitions 1 and 0 .*repa"
+        ):
+            write(server, ROWS[30:], partition=0)
+        assert [n for _, n in entries(server, "s0")] == numbers("s0", ROWS[:30])
+
+    def test_more_streams_than_can_be_remembered(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redis_once, "MOST_REMEMBERED", 50 * remembered_bytes(b"s10"))
+        rows = [{"key": f"s{n:02}", "n": n, "of": "many"} for n in range(51)]
+        with pytest.raises(ConfigurationError, match=r"more streams than .* more partitions"):
+            write(redis7, rows)
+        assert redis7.size() == 0
+        write(redis7, rows[:50] * 3)
+        assert len(entries(redis7, "s49")) == 3
 
     def test_an_entry_that_was_deleted(self, server: Server) -> None:
         write(server, ROWS)

@@ -32,6 +32,7 @@ from workstealing.spark.sources import (
     redis_keys,
     redis_packing,
     redis_reading,
+    redis_remembering,
     redis_writing,
 )
 from workstealing.spark.sources.compat import DataSourceReader
@@ -431,7 +432,7 @@ class TestWriting:
         client = server.client()
         # As if the task died between both commands: what was written would stay for ever.
         client.execute_command("ACL", "SETUSER", "default", "-pexpire")
-        for kind, columns in OF_KINDS.items():
+        for kind, columns in (*OF_KINDS.items(), ("stream", {"id": TEXT, "f": TEXT})):
             batch: dict[str, list[Any]] = {name: ["1"] for name in columns} | {"key": [kind]}
             if kind == "zset":
                 batch["score"] = [1.0]
@@ -462,6 +463,40 @@ class TestWriting:
             assert client.ttl("foreign") == -1
             assert 0 < client.ttl("ours") <= 1000
             client.delete("ours")
+
+    @pytest.mark.parametrize("most", [{}, {"maxLength": 1000}])
+    def test_a_stream_that_refuses_an_id_gets_no_deadline(
+        self, server: Server, most: dict[str, int]
+    ) -> None:
+        client = server.client()
+        client.xadd("foreign", {"of": "another program"}, "9-9")
+        client.xadd("foreign", {"of": "another program"}, "9-10")
+        columns = schema(key=TEXT, id=TEXT, f=TEXT)
+        for keys, ids in ((["ours", "foreign"], ["1-1", "9-9"]), (["foreign"], ["no id"])):
+            batch = {"key": keys, "id": ids, "f": ["1"] * len(keys)}
+            with pytest.raises(ResponseError, match="the stream b'foreign' was not written"):
+                write(server, "stream", columns, batch, ttlSeconds=1000, **most)
+            assert client.ttl("foreign") == -1
+            assert client.xlen("foreign") == 2
+        assert 0 < client.ttl("ours") <= 1000
+
+    def test_a_stream_that_takes_some_ids_has_its_deadline(self, server: Server) -> None:
+        client = server.client()
+        count = 1_200
+        ids = [f"{n}-1" for n in range(1, count + 1)]
+        batch = {"key": ["s"] * count, "id": [*ids[:-1], "5-1"], "f": ["1"] * count}
+        columns = schema(key=TEXT, id=TEXT, f=TEXT)
+        with pytest.raises(ResponseError, match=r"the stream b's' was not written: .*equal or"):
+            write(server, "stream", columns, batch, ttlSeconds=1000)
+        assert 0 < client.ttl("s") <= 1000
+        assert [entry_id.decode() for entry_id, _ in client.xrange("s")] == ids[:-1]
+        client.delete("s")
+        batch["id"] = [*ids[:-1], None]
+        batch["ttl"] = [None] * (count - 1) + [50.0]
+        write(server, "stream", schema(key=TEXT, id=TEXT, f=TEXT, ttl=NUMBER), batch, maxLength=700)
+        assert 0 < client.ttl("s") <= 50
+        assert client.xrevrange("s", count=2)[1][0].decode() == ids[-2]
+        assert 700 <= client.xlen("s") < 900
 
     def test_a_key_without_a_value_left_goes(self, redis7: RedisServer) -> None:
         redis7.client().hset("k", "a", "1")
@@ -508,7 +543,7 @@ class TestWriting:
     def test_more_keys_than_a_task_remembers_must_come_sorted(
         self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, kind: str
     ) -> None:
-        monkeypatch.setattr(redis_writing, "MOST_REMEMBERED", 1000)
+        monkeypatch.setattr(redis_remembering, "MOST_REMEMBERED", 1000)
         numbers = list(range(90, 130)) if kind == "number" else list(range(100, 140))
         keys: list[Any] = numbers if kind == "number" else [str(each) for each in numbers]
         columns = schema(key=LongType() if kind == "number" else TEXT, value=TEXT)
@@ -567,25 +602,25 @@ class TestWriting:
                 "time to live of the key b'b' is 0.0",
             ),
             ("hash", {"key": ["a", "ws:x:layout"], "f": ["1", "2"]}, "one of workstealing's own"),
+            (
+                "zset",
+                {"key": ["a", "b"], "member": ["1", "2"], "score": [1.0, float("nan")]},
+                "row 2 of a batch: the score of a member of b'b' is NaN",
+            ),
         ],
     )
+    @pytest.mark.parametrize("mode", ["append", "overwrite"])
     def test_a_bad_row_writes_nothing_of_its_batch(
-        self, redis7: RedisServer, kind: str, batch: dict[str, Any], problem: str
+        self, redis7: RedisServer, kind: str, batch: dict[str, Any], problem: str, mode: str
     ) -> None:
-        columns = schema(**{name: NUMBER if name == "ttl" else TEXT for name in batch})
+        numbers = ("ttl", "score")
+        columns = schema(**{name: NUMBER if name in numbers else TEXT for name in batch})
         with pytest.raises(ConfigurationError) as caught:
-            write(redis7, kind, columns, batch)
+            write(redis7, kind, columns, batch, writeMode=mode)
         assert problem in str(caught.value)
         assert redis7.size() == 0
 
     def test_a_refused_command_names_the_key(self, server: Server) -> None:
-        server.client().set("k", "v")
-        for mode, size in (("append", 1), ("overwrite", 300)):
-            server.client().set("k", "v")
-            batch = {"key": ["k"] * size, "member": ["m"] * size, "score": [float("nan")] * size}
-            columns = schema(key=TEXT, member=TEXT, score=NUMBER)
-            with pytest.raises(ResponseError, match="the zset b'k' was not written"):
-                write(server, "zset", columns, batch, writeMode=mode)
         server.client().sadd("s", "m")
         with pytest.raises(ResponseError, match=r"the list b's' was not written: WRONGTYPE"):
             write(server, "list", schema(key=TEXT, value=TEXT), {"key": ["s"], "value": ["v"]})

@@ -11,6 +11,7 @@ from workstealing.errors import ReplayDiffersError
 from workstealing.spark.sources.origins import Origin
 from workstealing.spark.sources.pipelines import Group, KeyCalls
 from workstealing.spark.sources.redis_options import RedisOptions
+from workstealing.spark.sources.redis_remembering import MOST_REMEMBERED, remembered_bytes
 from workstealing.store.connection import Command
 
 # How many rows of a key a task has at most; beyond that an id would be another partition's.
@@ -27,7 +28,8 @@ class EntriesOnce:
 
     The id is the batch's number and one, and behind the minus the partition and the row's place
     among the rows of its key in this task. A task that runs again sends the same ids; the server
-    refuses those that it has, and what they hold is compared. It remembers a number for each key.
+    refuses those that it has, and what they hold is compared. It remembers a number for each key,
+    up to 64 MiB of keys.
 
     Arguments:
         turn: whose rows they are.
@@ -39,9 +41,20 @@ class EntriesOnce:
         self._turn = turn
         self._rows: dict[bytes, int] = {}
         self._seen: set[bytes] = set()
+        self._size = 0
 
     def ids(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return the ids of the task's next rows."""
+        """Return the ids of the task's next rows.
+
+        Raises: ConfigurationError if it has more keys than can be remembered.
+        """
+        self._size += sum(remembered_bytes(key) for key in set(keys) if key not in self._rows)
+        if self._size > MOST_REMEMBERED:
+            raise self._options.wrong(
+                f"a task has more streams than {MOST_REMEMBERED >> 20} MiB of names, which"
+                f' exactlyOnce must remember: write df.repartition(n, "{self._options.key_column}")'
+                " with more partitions"
+            )
         rows, batch, first = self._rows, self._turn.batch + 1, self._turn.partition * ROWS_OF_A_TASK
         found = []
         for key in keys:
@@ -55,10 +68,13 @@ class EntriesOnce:
         Raises: ConfigurationError if another partition of this batch has written there.
         """
         new = [key for key in dict.fromkeys(key for key, _ in groups) if key not in self._seen]
-        if not new:
-            return
-        looks = [(key, (("XREVRANGE", key, "+", "-", "COUNT", 1),)) for key in new]
-        for key, (reply,) in zip(new, self._calls.on_keys(looks), strict=True):
+        if new:
+            self._require_alone(new)
+            self._seen.update(new)
+
+    def _require_alone(self, keys: Sequence[bytes]) -> None:
+        looks = [(key, (("XREVRANGE", key, "+", "-", "COUNT", 1),)) for key in keys]
+        for key, (reply,) in zip(keys, self._calls.on_keys(looks), strict=True):
             # A key of another type is refused by XADD, too, which says so.
             if isinstance(reply, Exception) or not reply:
                 continue
@@ -72,15 +88,15 @@ class EntriesOnce:
                     f' df.repartition("{self._options.key_column}"); this batch is written in'
                     " part, so begin with a new stream and a new checkpoint"
                 )
-        self._seen.update(new)
 
     def compare(self, refused: Sequence[tuple[bytes, Command]]) -> None:
-        """Check that entries whose ids the server knows are the same; one round trip.
+        """Check that entries whose ids the server knows are the same; one round trip, or two.
 
         Arguments:
             refused: the keys, and the XADD commands.
 
-        Raises: ReplayDiffersError if one is another, or is not there.
+        Raises: ReplayDiffersError if one is another, or is not there; ConfigurationError if another
+        partition of this batch writes there in this moment.
         """
         looks = [(key, (("XRANGE", key, command[2], command[2]),)) for key, command in refused]
         replies = self._calls.on_keys(looks)
@@ -89,6 +105,7 @@ class EntriesOnce:
                 raise ResponseError(f"the stream {key!r} was not read: {reply}") from reply
             entry_id = command[2].decode()
             if not reply:
+                self._require_alone([key])
                 raise ReplayDiffersError(
                     f"the stream {key!r} has no entry {entry_id}, which {self._turn} writes, but"
                     " a greater one: another program or query has written there, or the entry was"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby, repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from workstealing.spark.sources.pipelines import (
 from workstealing.spark.sources.redis_columns import Shape, shape_of
 from workstealing.spark.sources.redis_once import EntriesOnce, is_known_id
 from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
+from workstealing.spark.sources.redis_remembering import KeysTogether
 from workstealing.store.connection import Command, Commands, Packed
 from workstealing.store.keys import require_users_key
 from workstealing.store.scripts import load
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
 
 # A key that is replaced is written by one transaction, which the server runs in one go.
 MOST_OF_A_KEY = 64 * 1024 * 1024
-# A task remembers so many bytes of keys that it has replaced, unless they come sorted.
-MOST_REMEMBERED = 64 * 1024 * 1024
-# What CPython takes for a short key in a set, beside its text.
-_BYTES_A_KEY = 100
 # The commands that tell a key of each type from others.
 _LENGTHS = {"hash": "HLEN", "list": "LLEN", "set": "SCARD", "zset": "ZCARD", "stream": "XLEN"}
 _NEEDED = {
@@ -158,6 +155,8 @@ class PlainWrite:
         self._calls: Bounded[_Write] = Bounded(lambda writes: self._send(call, writes))
         self._rows = self._commands = 0
         self._plain, self._may_expire = calls, False
+        # The server refuses an id that is not above all others of the stream.
+        self._has_ids = shape.kind == "stream" and "id" in shape.own
         # Of a key that is replaced, the rows must be there all at once.
         self._is_gathering = options.replaces is True and not shape.is_a_row_a_key
         self._waiting: dict[bytes, _Content] = {}
@@ -257,6 +256,8 @@ class PlainWrite:
                 if made and ttl_ms is not None:
                     made.append((("PEXPIRE", key, ttl_ms), 0))
                 made.insert(0, (("UNLINK", key), 0))
+            if self._options.replaces or self._has_ids:
+                # The commands set the deadline.
                 ttl_ms = None
             if made:
                 size = sum(size for _, size in made)
@@ -371,8 +372,16 @@ class PlainWrite:
             first, second = "position", "value"
         else:
             return zip(self._required(columns, _NEEDED[kind][0], keys))
-        pairs = (self._required(columns, name, keys) for name in (first, second))
-        return zip(*pairs, strict=True)
+        firsts, seconds = (self._required(columns, name, keys) for name in (first, second))
+        if kind == "zset" and b"nan" in firsts:
+            # The server would refuse it behind the others, and a deadline could be set meanwhile.
+            number = firsts.index(b"nan")
+            raise _wrong(
+                number,
+                f"the score of a member of {keys[number]!r} is NaN: give a number, or leave such"
+                " rows out",
+            )
+        return zip(firsts, seconds, strict=True)
 
     def _named_items(self, columns: dict[str, Any], keys: list[bytes]) -> Iterable[Any]:
         """Return each row's fields and values as one flat sequence, without nulls."""
@@ -471,81 +480,19 @@ class PlainWrite:
         for some, size in of_one_command(items):
             yield ("ZADD", key, *some), size
 
-    def _entries(self, key: bytes, items: _Items, _: int | None) -> _Made:
+    def _entries(self, key: bytes, items: _Items, ttl_ms: int | None) -> _Made:
         most = self._options.max_length
+        if self._has_ids and ttl_ms is not None and not self._options.replaces:
+            if not self._may_expire:
+                self._check_right(key)
+            text, kept = load("plain_keys/append").body, b"" if most is None else most
+            entries = ((entry_id, b"%d" % len(flat), *flat) for entry_id, flat in items)
+            for some, size in of_one_command(entries):
+                yield ("EVAL", text, 1, key, ttl_ms, kept, *some), size
+            return
         trim = () if most is None else ("MAXLEN", "~", most)
         for entry_id, flat in items:
             yield ("XADD", key, *trim, entry_id, *flat), sum(map(len, flat))
-
-
-class KeysTogether:
-    """Checks that the rows of each key stand together in a task, however Spark cuts its batches.
-
-    Rows that come sorted by the key do, and need no memory. Of others the keys are remembered, up
-    to 64 MiB.
-    """
-
-    def __init__(self, options: RedisOptions) -> None:
-        self._options = options
-        self._known: set[bytes] = set()
-        self._size = 0
-        self._is_sorted = True
-        self._last: bytes | None = None
-        self._last_value: Any = None
-
-    def check(self, column: Any, keys: Sequence[bytes]) -> None:
-        """Take the next batch of the task.
-
-        Arguments:
-            column: of the keys, as Spark has sorted it.
-            keys: the same as the server's keys, one or more.
-
-        Raises: ConfigurationError for rows of a key that stand apart; for keys that are more than
-        can be remembered and not sorted.
-        """
-        self._is_sorted = self._is_sorted and self._goes_on_sorted(column)
-        if self._size <= MOST_REMEMBERED:
-            self._remember(key for key, _ in groupby(keys))
-        if self._size > MOST_REMEMBERED:
-            if not self._is_sorted:
-                raise self._wrong(
-                    f"a task has more keys than {MOST_REMEMBERED >> 20} MiB, and they are not"
-                    " sorted, so that rows of a key may stand apart"
-                )
-            self._known.clear()
-
-    def _remember(self, keys: Iterable[bytes]) -> None:
-        for key in keys:
-            if key == self._last:
-                continue
-            self._last = key
-            if key in self._known:
-                raise self._wrong(
-                    f"rows of the key {key!r} stand apart in a task, so that the later ones would"
-                    " replace the earlier ones"
-                )
-            self._known.add(key)
-            self._size += len(key) + _BYTES_A_KEY
-
-    def _goes_on_sorted(self, column: Any) -> bool:
-        # As in `PlainWrite`, not where a planner imports this module.
-        from pyarrow import compute
-
-        before, self._last_value = self._last_value, column[-1]
-        try:
-            if before is not None and not compute.less_equal(before, column[0]).as_py():
-                return False
-            rises = compute.less_equal(column[:-1], column[1:])
-            # Of one row there is nothing to compare.
-            return compute.all(rises).as_py() is not False
-        except pa.ArrowNotImplementedError:
-            return False
-
-    def _wrong(self, problem: str) -> ConfigurationError:
-        column = self._options.key_column
-        return self._options.wrong(
-            f'{problem}: write df.repartition("{column}").sortWithinPartitions("{column}")'
-        )
 
 
 def _by_key(
