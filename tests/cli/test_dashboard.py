@@ -77,6 +77,7 @@ def get(url: str, **headers: str) -> tuple[int, str]:
         return refused.code, refused.read().decode()
 
 
+@pytest.mark.slow
 def test_it_shows_an_apps_jobs_and_ends_by_ctrl_c(start: Start, app_module: MakeApp) -> None:
     said, process = start("--app", app_module(APP))
     assert said["steers"] is False
@@ -122,6 +123,7 @@ def test_with_a_token_one_logs_in_and_steers(
     assert TOKEN not in process.stderr.read().decode() + json.dumps(said)
 
 
+@pytest.mark.slow
 def test_a_token_may_be_in_a_file(start: Start, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\nanother line\n")
     said, _ = start("--token-file", str(tmp_path / "token"))

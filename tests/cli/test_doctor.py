@@ -300,6 +300,7 @@ def test_an_application_whose_server_is_gone(command: Any, app_module: MakeApp) 
     assert said.endswith(", database 0)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "kind"),
     [

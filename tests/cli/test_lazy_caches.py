@@ -42,6 +42,7 @@ def jobs(folder: Path, location: str, **variables: str) -> tuple[list[str], str]
     return [each["name"] for each in listed["jobs"]], done.stderr
 
 
+@pytest.mark.slow
 def test_the_job_of_a_lazy_cache_is_known(tmp_path: Path) -> None:
     named = {"DJANGO_SETTINGS_MODULE": "shop_settings"}
     # Nothing is asked: no server listens there.

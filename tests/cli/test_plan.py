@@ -24,6 +24,7 @@ def planned(capsys: Capture, *arguments: str, status: int = 0) -> dict[str, Any]
     return answer
 
 
+@pytest.mark.slow
 def test_the_example_of_the_help(capsys: Capture) -> None:
     said = planned(capsys, *ASKED, "--backlog", "100000")
     right = forecast(800.0, 120.0, 25, 0.0075)
@@ -54,6 +55,7 @@ def test_a_given_rate_is_forecast(capsys: Capture) -> None:
     assert (said["lag_target_s"], said["meets_lag"]) == (None, None)
 
 
+@pytest.mark.slow
 def test_a_given_rate_that_misses_the_lag(capsys: Capture) -> None:
     said = planned(capsys, *ASKED[:6], "--rate", "0.0075", "--lag", "1s", status=1)
     assert (said["keeps_up"], said["meets_lag"]) == (True, False)

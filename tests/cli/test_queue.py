@@ -223,6 +223,7 @@ def test_a_single_look_needs_no_extra_on_a_terminal_either(
     assert "workstealing[cli]" in command.refused("queue", "observe", "mails")
 
 
+@pytest.mark.slow
 def test_it_draws_in_place_on_a_terminal(mails: ShuffleQueue) -> None:
     for number in range(3):
         mails.write("acme \x1b[31m", {"message": str(number)})
@@ -323,6 +324,7 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_who_closes_stdout_wants_to_hear_nothing(mails: ShuffleQueue) -> None:
     mails.write("t", {"a": "b"})
     ended = shell("$W queue observe mails --once >&-")

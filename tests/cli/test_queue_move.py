@@ -239,6 +239,7 @@ class TestMove:
         assert len(seen["refused"]) in (4, 5)
         assert seen["left"]["dead"] == 8
 
+    @pytest.mark.slow
     def test_producers_go_on_meanwhile_and_two_movers_share(
         self, redis7: RedisServer, here: tuple[str, ...]
     ) -> None:

@@ -383,6 +383,7 @@ class TestConsume:
         said = command.json(*CONSUME, "q", "--seconds", "1ms", status=1)
         assert said["trouble"] == "ConnectionError: cut\\x1b[31m"
 
+    @pytest.mark.slow
     def test_a_reader_who_goes_leaves_no_message_leased(self, at: RedisServer) -> None:
         queue = rests(at)
         for number in range(500):
@@ -445,6 +446,7 @@ class TestSignals:
         assert said["ended_by"] == "signal"
         return dict(said)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     def test_the_message_in_hand_is_given_back(self, at: RedisServer, number: int) -> None:
         queue = rests(at)
@@ -466,6 +468,7 @@ class TestSignals:
         stats = queue.stats("consumers")
         assert (stats["pending"], stats["returned"]) == (0, 1)
 
+    @pytest.mark.slow
     def test_one_that_waits_for_messages(self, at: RedisServer) -> None:
         queue = ShuffleQueue(at.client(), "q")
         queue.write("acme", {"message": "x"})
@@ -473,6 +476,7 @@ class TestSignals:
         wait_until(lambda: queue.length() == 0, "the message to be done")
         assert self.ended(tool, signal.SIGTERM)["done"] == 1
 
+    @pytest.mark.slow
     def test_a_producer_between_two_messages(self, at: RedisServer) -> None:
         queue = rests(at)
         queue.open()
@@ -480,6 +484,7 @@ class TestSignals:
         wait_until(lambda: sum(each.total for each in queue.stats()), "the first message")
         assert self.ended(tool, signal.SIGINT)["put"] == 1
 
+    @pytest.mark.slow
     def test_a_producer_that_waits_for_a_line(self, at: RedisServer) -> None:
         queue = rests(at)
         queue.open()

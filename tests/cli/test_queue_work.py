@@ -225,6 +225,7 @@ class TestEachKind:
         assert worker.ended() == {"done": 4}
         assert sorted(place.all("done")) == ["a", "b", "c", "d"]
 
+    @pytest.mark.slow
     def test_a_message_of_a_killed_worker_comes_again_after_its_lease(
         self, place: Place, kind: str
     ) -> None:
@@ -240,6 +241,7 @@ class TestEachKind:
         heir.signal()
         assert heir.ended() == {"done": 1}
 
+    @pytest.mark.slow
     def test_sigterm_waits_for_a_short_handler(self, place: Place, kind: str) -> None:
         queue = Queue(kind, place.server, 60.0)
         queue.put("a", "b")
@@ -252,6 +254,7 @@ class TestEachKind:
         # The other one was never taken.
         assert queue.taken().attempts == 1
 
+    @pytest.mark.slow
     def test_sigterm_gives_back_what_a_long_handler_has(self, place: Place, kind: str) -> None:
         queue = Queue(kind, place.server, 3600.0)
         queue.put("a")
@@ -263,6 +266,7 @@ class TestEachKind:
         # Long before its lease would have ended.
         assert queue.taken().attempts == (1 if kind == "time" else 2)
 
+    @pytest.mark.slow
     def test_heartbeats_keep_a_message_for_several_leases(self, place: Place, kind: str) -> None:
         queue = Queue(kind, place.server, 3.0)
         queue.put("a")
@@ -278,6 +282,7 @@ class TestEachKind:
         worker.signal()
         assert worker.ended() == {"done": 1}
 
+    @pytest.mark.slow
     def test_a_message_that_went_to_another_is_not_acknowledged(
         self, place: Place, kind: str
     ) -> None:
@@ -295,6 +300,7 @@ class TestEachKind:
         assert worker.ended() == {"late": 1}
         assert queue.own.ack(mine) == 1
 
+    @pytest.mark.slow
     def test_poison_is_set_aside_after_max_attempts(self, place: Place, kind: str) -> None:
         queue = Queue(kind, place.server, 0.3)
         queue.put("a")
@@ -307,6 +313,7 @@ class TestEachKind:
         assert "attempt 3 of 3, it is set aside: ValueError: this one is poison" in worker.logged
         assert "Traceback" in worker.logged
 
+    @pytest.mark.slow
     def test_a_long_backoff(self, place: Place, kind: str) -> None:
         """Each draws up to 10 hours, so it is as good as certain that none comes in this test."""
         queue = Queue(kind, place.server, 0.3)
@@ -320,6 +327,7 @@ class TestEachKind:
         assert place.all("failed") == ["a 1", "b 1"]
         assert queue.take() is None
 
+    @pytest.mark.slow
     def test_the_server_goes_and_comes_again(
         self, place: Place, start_redis: Callable[..., RedisServer], kind: str
     ) -> None:
@@ -340,6 +348,7 @@ class TestEachKind:
         assert worker.ended() == {"done": 2}
         assert worker.logged.count("cannot be reached") == 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("handler", ["hold", "hold_async"])
     def test_so_many_at_once(self, place: Place, kind: str, handler: str) -> None:
         queue = Queue(kind, place.server, 60.0)
@@ -389,6 +398,7 @@ def test_a_second_signal_ends_it_at_once(place: Place) -> None:
     assert sum(each.leased for each in queue.own.stats()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_other_signals_that_end_it(place: Place, number: int) -> None:
     worker = place.start("note", kind="fair")
@@ -396,6 +406,7 @@ def test_other_signals_that_end_it(place: Place, number: int) -> None:
     assert worker.ended() == {}
 
 
+@pytest.mark.slow
 def test_names_of_the_group_and_of_the_consumers(place: Place) -> None:
     queue = Queue("shuffle", place.server, 60.0)
     queue.put("a")

@@ -44,6 +44,7 @@ def gunicorn(redis7: RedisServer) -> Iterator[Callable[..., str]]:
         end(process)
 
 
+@pytest.mark.slow
 def test_a_worker_with_one_thread_answers_others_at_once(gunicorn: Callable[..., str]) -> None:
     address = gunicorn()
     with urllib.request.urlopen(address + "events", timeout=120) as stream:

@@ -230,6 +230,7 @@ def test_the_dead_of_a_sharded_ick_are_found_where_they_are(
     assert sharded.stats()["dead_size"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_name_is_text_everywhere(
     never_recruiter: Recruiter, client: Any, name: str

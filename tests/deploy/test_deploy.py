@@ -121,10 +121,12 @@ def test_promtool_accepts_the_rules(promtool: str) -> None:
     run(promtool, "check", "rules", "--lint=all", "--lint-fatal", RULES)
 
 
+@pytest.mark.slow
 def test_alerts_fire_when_they_should_and_only_then(promtool: str) -> None:
     run(promtool, "test", "rules", RULES_TEST)
 
 
+@pytest.mark.slow
 def test_promtool_sees_a_rule_that_never_fires(promtool: str, tmp_path: Path) -> None:
     for path in (RULES, RULES_TEST):
         text = path.read_text().replace("workstealing_breaker_open{", "workstealing_breaker{")

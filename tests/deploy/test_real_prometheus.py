@@ -178,6 +178,7 @@ def has_value(data: Any) -> bool:
     return any(not math.isnan(float(each["value"][1])) for each in results)
 
 
+@pytest.mark.slow
 def test_every_panel_and_every_rule_is_answered(
     prometheus_of: tuple[Prometheus, Callable[[], None]],
 ) -> None:

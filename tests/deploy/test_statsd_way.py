@@ -134,6 +134,7 @@ def test_every_alert_fires_and_no_other(
     assert refused_by(promtool, tmp_path, tests) == ""
 
 
+@pytest.mark.slow
 def test_a_mapping_without_gauges_would_fail(
     promtool: str, tmp_path: Path, scrapes: list[dict[Sample, float]]
 ) -> None:
@@ -208,6 +209,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 def test_the_real_exporter_says_the_same(statsd_exporter: str, datagrams: list[list[str]]) -> None:
     standing_in = StatsDExporter(MAPPING)
     exporter = Exporter(statsd_exporter, MAPPING)

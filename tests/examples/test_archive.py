@@ -57,6 +57,7 @@ def test_nothing_is_lost_where_nothing_is_lost(archive: Any) -> None:
     assert lost(archive) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("claim", "spoil"),
     [

@@ -19,6 +19,7 @@ from workstealing.jobs import IckReaper
 SOURCE = Path(__file__).parents[2] / "examples" / "dirty_list" / "app.py"
 
 
+@pytest.mark.slow
 def test_it_runs_by_one_command() -> None:
     result = subprocess.run(
         [sys.executable, SOURCE], capture_output=True, text=True, timeout=120, check=False

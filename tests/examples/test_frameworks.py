@@ -140,6 +140,7 @@ def test_ctrl_c_ends_a_shop_without_a_traceback(start: Callable[[str], Shop], ex
     assert "Traceback" not in shop.log.read_text()
 
 
+@pytest.mark.slow
 def test_djangos_checks_find_nothing(redis7: RedisServer) -> None:
     command = command_of("django_items")[:2]
     done = subprocess.run(

@@ -265,6 +265,7 @@ class TestProcesses:
         wait_until(lambda: len(worker.slices()) > count, "another slice", PATIENCE)
         assert set(worker.slices()) == {worker.process.pid}
 
+    @pytest.mark.slow
     def test_a_request_to_stop_ends_a_slice_and_the_worker(
         self, start: Callable[[str], Running], queue: rq.Queue
     ) -> None:

@@ -119,6 +119,7 @@ def test_there_and_back_again(client: Any) -> None:
         assert hashes_on(client).hpexpiretime("h:1", "a", "b") == times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["native", "leaving", "returning", "emulated"])
 @pytest.mark.parametrize("piped", [False, True])
 def test_each_command_answers_alike_in_every_state(client: Any, state: str, piped: bool) -> None:
@@ -402,6 +403,7 @@ def test_a_sweep_in_parts_ends_the_move(client: Any, state: str, n: int) -> None
     assert all(0 < client.ttl(key) <= 86_400 for key in client.scan_iter("*:adopt:*"))
 
 
+@pytest.mark.slow
 def test_a_part_goes_on_where_an_earlier_turn_ended(redis8: RedisServer) -> None:
     client = redis8.client()
     hashes = hashes_on(client, backend="native")
@@ -511,6 +513,7 @@ def neighbours(hashes: VolatileHashes) -> tuple[str, str]:
     raise AssertionError("no two names share an index shard")
 
 
+@pytest.mark.slow
 def test_every_index_shard_can_be_written_when_the_move_has_ended(client: Any) -> None:
     """Index shards without a field to hand back refused writes for ever."""
     former = hashes_on(client, backend="emulated")
@@ -526,6 +529,7 @@ def test_every_index_shard_can_be_written_when_the_move_has_ended(client: Any) -
     assert not list(client.scan_iter("*:adopt:*"))
 
 
+@pytest.mark.slow
 def test_a_round_trip_that_a_former_release_has_ended_is_mended(client: Any) -> None:
     hashes = hashes_on(client, backend="emulated")
     for name in NAMES:
@@ -547,6 +551,7 @@ def test_a_round_trip_that_a_former_release_has_ended_is_mended(client: Any) -> 
     assert backend_of(client) == "emulated"
 
 
+@pytest.mark.slow
 def test_a_process_of_before_the_moves_finds_deadlines_that_the_server_still_keeps(
     client: Any,
 ) -> None:
@@ -569,6 +574,7 @@ def test_a_process_of_before_the_moves_finds_deadlines_that_the_server_still_kee
     assert old.httl(other, "a", "b") == [-1, left(HOUR)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piped", [False, True])
 def test_a_process_that_still_returns_goes_on_in_the_next_migration(
     client: Any, monkeypatch: pytest.MonkeyPatch, piped: bool

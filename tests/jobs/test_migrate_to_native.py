@@ -257,6 +257,7 @@ def test_an_unused_namespace_is_idle(fakeredis_server: Any) -> None:
     assert MigrateToNative(hashes).perform(Slice(25, 5.0)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_dry_run_counts_what_would_be_handed_over(client: Any) -> None:
     hashes = hashes_on(client, backend="emulated")

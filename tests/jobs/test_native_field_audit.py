@@ -172,6 +172,7 @@ def test_other_namespaces_and_keys_are_left_alone(redis8: RedisServer) -> None:
     assert {key: client.type(key) for key in client.scan_iter()} == before
 
 
+@pytest.mark.slow
 @EITHER
 def test_no_command_looks_at_a_whole_large_hash(pair: tuple[Any, Any]) -> None:
     client, follower = pair
@@ -226,6 +227,7 @@ def test_keys_that_are_hashes_no_more_harm_no_slice(pair: tuple[Any, Any], field
         met = job.met
 
 
+@pytest.mark.slow
 def test_the_job_keeps_its_replicas_client(redis8: RedisServer) -> None:
     hashes = VolatileHashes(redis8.client(), "n", backend="native")
     for number in range(HASHES):

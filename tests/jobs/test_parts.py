@@ -96,6 +96,7 @@ def test_all_parts_together_collect_every_expired_field(any_server: AnyServer, l
     assert sum(drain_all(HashFieldExpiry(later), 5)) == 0
 
 
+@pytest.mark.slow
 def test_all_parts_together_delete_every_overdue_key(any_server: AnyServer) -> None:
     keys = keys_on(any_server)
     for i in range(60):
@@ -157,6 +158,7 @@ def test_what_becomes_due_after_the_division_is_left_to_the_jobs(redis7: RedisSe
     assert much_later.backlog().count == 20
 
 
+@pytest.mark.slow
 def test_a_lost_registry_is_found_again_in_all_slots(cluster: RedisCluster3) -> None:
     hashes = hashes_on(cluster)
     names = fill(hashes, 50, 2)
@@ -171,6 +173,7 @@ def test_a_lost_registry_is_found_again_in_all_slots(cluster: RedisCluster3) -> 
     assert all(client.getbit(registry, key_slot(name.encode())) for name in names)
 
 
+@pytest.mark.slow
 def test_a_slice_of_a_part_sends_no_more_than_its_limit_calls_for(cluster: RedisCluster3) -> None:
     hashes = hashes_on(cluster)
     fill(hashes, 100, 1)
@@ -234,6 +237,7 @@ STATES = (
 )
 
 
+@pytest.mark.slow
 def test_one_script_meets_hashes_in_every_state(any_server: AnyServer) -> None:
     hashes = hashes_on(any_server)
     client = any_server.client()

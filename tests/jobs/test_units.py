@@ -256,6 +256,7 @@ def test_all_count_alike(name: str, redis7: RedisServer, monkeypatch: pytest.Mon
     assert wet.backlog(60.0).count == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["redis62", "redis7", "redis8", "valkey8"])
 def test_entries_are_counted_with_and_without_a_lag(
     on: str, request: pytest.FixtureRequest

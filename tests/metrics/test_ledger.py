@@ -151,6 +151,7 @@ for _ in range(7):
 """
 
 
+@pytest.mark.slow
 def test_a_process_sends_its_last_counts_when_it_ends(redis7: RedisServer) -> None:
     command = [sys.executable, "-c", LAST_COUNTS, str(redis7.port)]
     subprocess.run(command, check=True, timeout=PATIENCE)

@@ -387,6 +387,7 @@ def child_exit(server, worker):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preload", [False, True])
 def test_two_workers_of_gunicorn_are_one_scrape(tmp_path: Path, preload: bool) -> None:
     (tmp_path / "application.py").write_text(APPLICATION)
@@ -477,6 +478,7 @@ def test_what_lasts_is_a_gauge_and_what_nobody_knows_is_none(
     assert [shown()(n, **job) for n in ("slice_running_seconds", "unreached_seconds")] == [7, 9]
 
 
+@pytest.mark.slow
 def test_a_scrape_sees_a_slice_that_does_not_end(
     registry: CollectorRegistry, shown: Callable[[], Shown], monkeypatch: pytest.MonkeyPatch
 ) -> None:

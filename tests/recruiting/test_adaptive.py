@@ -222,6 +222,7 @@ class TestOneSlice:
 
 
 class TestTraffic:
+    @pytest.mark.slow
     @pytest.mark.parametrize("factor", [10, 1 / 10])
     def test_slices_per_second_stay_when_the_traffic_changes(self, factor: float) -> None:
         ages = random.Random(3)
@@ -259,6 +260,7 @@ class TestTraffic:
         night = process.enlist(3_600, 1)
         assert night > 150
 
+    @pytest.mark.slow
     def test_old_garbage_raises_the_chance_until_somebody_looks(self) -> None:
         process = Process(seeing(120.0), Adaptive(floor=1e-6, ceiling=0.5, lag=60))
         process.enlist(20, 1_000)
@@ -501,6 +503,7 @@ def test_a_clock_that_steps_back_harms_nobody(hours: float) -> None:
     assert RATE.floor <= recruiter.stats()["jobs"]["sweep"]["rate"] <= RATE.ceiling
 
 
+@pytest.mark.slow
 def test_a_forked_child_begins_anew() -> None:
     process = Process(seeing(3_600.0))
     process.enlist(1_200, 100)

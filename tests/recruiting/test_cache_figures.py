@@ -168,6 +168,7 @@ def test_a_listener_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
         listeners.tell()
 
 
+@pytest.mark.slow
 def test_a_listener_is_held_weakly() -> None:
     listeners, hook = Listeners(ManualClock(100.0)), Hook()
     listeners.add(hook)

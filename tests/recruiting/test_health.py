@@ -333,6 +333,7 @@ class TestInAProcess:
         )
 
 
+@pytest.mark.slow
 def test_what_was_seen_stays_bounded() -> None:
     clock = ManualClock()
     recruiter: Recruiter = always(clock=clock)

@@ -117,6 +117,7 @@ def test_the_default_recruiter_recruits() -> None:
         workstealing.uninstall("front door")
 
 
+@pytest.mark.slow
 def test_recruiters_are_forgotten_when_nobody_holds_them() -> None:
     import gc
     import weakref

@@ -65,6 +65,7 @@ def test_each_jobs_share_of_the_draws_is_its_rate(
     assert chi_square(observed, shares) < CHI_SQUARE[len(shares) - 1]
 
 
+@pytest.mark.slow
 def test_the_gaps_between_recruits_are_geometric() -> None:
     # A lottery that recruits every 20th caller has the right share, and is none.
     recruiter = Recruiter(random=random.Random(11).random)
@@ -86,6 +87,7 @@ def test_the_gaps_between_recruits_are_geometric() -> None:
     assert chi_square(observed, shares) < CHI_SQUARE[3]
 
 
+@pytest.mark.slow
 def test_a_paused_jobs_share_is_skipped_and_the_others_keep_theirs() -> None:
     recruiter = Recruiter(random=random.Random(3).random)
     recruiter.install(job("a"), rate=0.2)

@@ -108,6 +108,7 @@ def test_redissons_delay_grows_on_nothing_and_shrinks_only_on_three_equal_counts
     assert len(record.slices) == 719
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
     first, again = run("a", SHORT).summary(), run("a", SHORT).summary()
     other = run("a", Scenario(**{**vars_of(SHORT), "seed": 2})).summary()

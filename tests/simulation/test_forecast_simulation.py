@@ -38,6 +38,7 @@ def test_it_agrees_within_ten_per_cent(
     assert said.operations == pytest.approx(record.operations / seconds, rel=0.1)
 
 
+@pytest.mark.slow
 def test_what_cannot_keep_up_grows_as_forecast() -> None:
     said = forecast(800.0, 120.0, 25, 0.003)
     random, record = Random(3), Record()

@@ -359,6 +359,7 @@ class TestLeases:
                 second.step()
         assert second.slept <= BEGINNING_SECONDS + 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("available_now", [False, True])
     def test_a_query_with_patience_waits_for_long_leases(
         self, redis7: RedisServer, available_now: bool
@@ -903,6 +904,7 @@ class Anything(RuleBasedStateMachine):
         assert sharded.stats()["total_size"] == 0
 
 
+@pytest.mark.slow
 def test_anything(redis7: RedisServer) -> None:
     class OnThis(Anything):
         server = redis7

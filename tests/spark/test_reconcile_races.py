@@ -126,6 +126,7 @@ class Racing(TableRace):
         assert self.members() == self.table.work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_source", [True, False], ids=["source", "generation"])
 def test_no_id_with_work_is_removed_whatever_happens_in_between(
     redis7: RedisServer, stepped: None, has_source: bool

@@ -140,6 +140,7 @@ class TestTables:
         assert read.load("*").where("key = 'item:5'").count() == 1
         assert calls_of(redis7, "hmget") == 300
 
+    @pytest.mark.slow
     def test_a_driver_is_told_that_its_setting_keeps_filters_from_redis(
         self, redis7: RedisServer
     ) -> None:

@@ -134,6 +134,7 @@ def test_the_examples_of_the_docs_run(
 PASSWORD = "pw-Zq81xk"
 
 
+@pytest.mark.slow
 def test_a_password_is_nowhere_to_be_seen(redis7: RedisServer, tmp_path: Path) -> None:
     """A driver of its own, whose output, event log and checkpoint are searched."""
     client = redis7.client()

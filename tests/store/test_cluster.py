@@ -275,6 +275,7 @@ def test_a_dead_master_leaves_the_other_nodes_garbage_collected(
         own_cluster.wipe()
 
 
+@pytest.mark.slow
 def test_a_slice_of_a_dead_master_does_not_keep_others_waiting(
     own_cluster: RedisCluster3,
 ) -> None:

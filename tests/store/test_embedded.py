@@ -149,6 +149,7 @@ def test_it_works_as_any_server_does(kind: str) -> None:
         client.close()
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_client(kind: str) -> None:
     client = connect("embedded://")
     assert isinstance(client, redis.Redis)

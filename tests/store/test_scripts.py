@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import re
@@ -179,6 +180,7 @@ def _named_keys(match: re.Match[str]) -> str:
     return f"local {match[1]} = {', '.join(f'KEYS[{number}]' for number in numbers)}"
 
 
+@functools.cache
 def _arguments(name: str, text: str) -> list[str]:
     """Return what each call of a function gives it, up to its first parenthesis."""
     return [
@@ -198,6 +200,7 @@ def _lists_of_keys(body: str) -> str:
     return re.sub(r"unpack\(KEYS, first, [^\n]*?\)\)+(?=\n)", "KEYS[1])", body)
 
 
+@functools.cache
 def _variables(text: str) -> set[str]:
     """Return the variables that stand for keys: aliases, and those of loops over keys."""
     found = set()

@@ -98,6 +98,7 @@ def test_totals_of_a_tree(script: ModuleType, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_it_counts_what_ships() -> None:
     command = [sys.executable, "-P", ROOT / "scripts" / "code_lines.py", "--json"]
     found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)

@@ -339,12 +339,14 @@ class TestClone:
         )
         return done.stdout.strip()
 
+    @pytest.mark.slow
     def test_a_shallow_one_will_do(self, clone: Callable[..., Path], turn: ModuleType) -> None:
         folder = clone("--depth", "1")
         assert self.said(folder, "next").strip() in turn.names()
         assert "ok" in self.said(folder, "check")
         assert self.changes(folder).startswith("[")
 
+    @pytest.mark.slow
     def test_landings_are_counted_once_and_changes_are_those_since(
         self, clone: Callable[..., Path], turn: ModuleType
     ) -> None:
@@ -365,6 +367,7 @@ class TestClone:
         commit(folder)
         assert self.changes(folder) == "[]"
 
+    @pytest.mark.slow
     def test_what_is_not_committed_is_no_record(
         self, clone: Callable[..., Path], turn: ModuleType
     ) -> None:
@@ -409,6 +412,7 @@ sys.exit(pytest.main(["-q", "-p", "support.again", "-p", "pytest_rerunfailures",
         assert re.search(r"\b1 passed.*\b1 rerun\b", done.stdout), done.stdout + done.stderr
         return done.returncode
 
+    @pytest.mark.slow
     def test_the_second_time_fails(self, tmp_path: Path) -> None:
         expected = "2026-01-01 landing 4 test_it.py::test_it: ValueError: the first time\n"
         for status in (0, 1):

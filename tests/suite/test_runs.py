@@ -82,6 +82,7 @@ class TestChoice:
 
     COLLECT = ("-p", "support.parts", "-p", "support.any_server", "--collect-only", "-q")
 
+    @pytest.mark.slow
     def test_a_contract_runs_on_every_server_and_others_on_two(self, tmp_path: Path) -> None:
         _, said = run(tmp_path, SERVERS, *self.COLLECT)
         assert collected(said) == [
@@ -93,6 +94,7 @@ class TestChoice:
             "test_one_that_stands_for_others",
         ]
 
+    @pytest.mark.slow
     def test_make_test_leaves_out_further_servers_and_what_is_slow(self, tmp_path: Path) -> None:
         _, said = run(tmp_path, SERVERS, *self.COLLECT, "--part", "quick")
         assert collected(said) == [
@@ -102,6 +104,7 @@ class TestChoice:
             "test_one_that_stands_for_others",
         ]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", parts.SERVERS.values())
     def test_a_further_server_is_a_part(self, name: str, tmp_path: Path) -> None:
         _, said = run(tmp_path, SERVERS, *self.COLLECT, "--part", name)
@@ -122,6 +125,7 @@ class TestSkipped:
         assert "    1 no such machine (test_it.py)\n" in said
         assert "not listed" not in said
 
+    @pytest.mark.slow
     def test_workers_are_heard(self, tmp_path: Path) -> None:
         _, said = run(tmp_path, SKIPPED.format(four="pass"), *self.PLUGIN, *WORKER)
         assert said.count("    2 fakeredis takes minutes (test_it.py)\n") == 1
@@ -198,6 +202,7 @@ print(slept.seconds, stopped.seconds)
 """
 
 
+@pytest.mark.slow
 def test_fair_seconds_are_those_in_which_the_process_might_have_run() -> None:
     said = subprocess.run(
         [sys.executable, "-c", STOPPED],

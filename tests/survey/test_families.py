@@ -116,6 +116,7 @@ def test_any_characters_at_all_stay_bounded() -> None:
     assert sum(each.keys for _, each in families.shapes()) == 20_000
 
 
+@pytest.mark.slow
 def test_large_families_keep_their_names_beside_an_explosion() -> None:
     source = random.Random(3)
     words = [_random_word(source) for _ in range(100)]

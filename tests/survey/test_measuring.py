@@ -86,6 +86,7 @@ KINDS: dict[str, Callable[[random.Random, int], list[int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hash", "set", "zset", "list", "stream"])
 @pytest.mark.parametrize("lengths", KINDS)
 def test_the_interval_holds_the_truth(kind: str, lengths: str) -> None:
@@ -106,6 +107,7 @@ def test_the_interval_holds_the_truth(kind: str, lengths: str) -> None:
     assert held >= 90
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", ["even", "lognormal", "two kinds"])
 def test_the_interval_of_a_family_of_large_keys_holds_the_truth(lengths: str) -> None:
     """Two stages of sampling: some of the keys, and of these some elements."""
@@ -126,6 +128,7 @@ def test_the_interval_of_a_family_of_large_keys_holds_the_truth(lengths: str) ->
     assert held >= 53
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_sample_of_keys_holds_the_truth() -> None:
     held = 0
     for seed in range(200):

@@ -44,6 +44,7 @@ def _slices(told: dict[str, Any]) -> float:
     return float(told["seconds"] * TRAFFIC * told["rate"])
 
 
+@pytest.mark.slow
 def test_the_time_is_that_of_the_slices_that_the_job_takes(redis8: AnyServer) -> None:
     client = redis8.client()
     client.sadd("conj:shop:id=1", *(f"page:{number}" for number in range(4_000)))

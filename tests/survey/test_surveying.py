@@ -219,6 +219,7 @@ def test_a_large_tag_set_is_judged_by_some_of_its_members(
     assert (whole["items"], whole["is_exact"]) == (15_000, True)
 
 
+@pytest.mark.slow
 def test_bytes_are_within_5_percent(redis8: AnyServer) -> None:
     client, source = redis8.client(), random.Random(1)
     with client.pipeline(transaction=False) as pipe:
@@ -275,6 +276,7 @@ def test_a_cluster_is_surveyed_on_all_nodes(cluster: AnyServer) -> None:
     assert "hash slot" in other["why_unknown"]
 
 
+@pytest.mark.slow
 def test_a_slot_that_moves_ends_no_rule(redis8: AnyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     client = redis8.client()
     for number in range(2_000):
@@ -297,6 +299,7 @@ class Killed(Exception):
     """Stands for the end of the process."""
 
 
+@pytest.mark.slow
 def test_a_survey_goes_on_after_a_stop_at_each_page(redis7: AnyServer, tmp_path: Path) -> None:
     client = redis7.client()
     fill(client)
@@ -336,6 +339,7 @@ def test_a_survey_goes_on_after_a_stop_at_each_page(redis7: AnyServer, tmp_path:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_a_stop_within_a_page_counts_no_key_twice(
     redis7: AnyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_each_kind_is_taken_over_and_a_second_run_changes_nothing(
     assert kind.job(client).report().fields == 0
 
 
+@pytest.mark.slow
 def test_names_and_values_may_be_any_bytes(client: Any, kind: Kind) -> None:
     names = [bytes([byte]) * 3 for byte in range(256)] + [b"\r\n \xff*{}", "ü".encode(), b"0"]
     ends = {name: now() + HOUR + i for i, name in enumerate(names)}

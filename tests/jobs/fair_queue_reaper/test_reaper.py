@@ -189,6 +189,7 @@ class TestTheBounds:
         assert max(done) <= limit
         assert sum(done) >= 14 + 6
 
+    @pytest.mark.slow
     def test_a_slice_looks_at_no_more_items_however_many_there_are(
         self, redis7: RedisServer
     ) -> None:
@@ -323,6 +324,7 @@ class TestAge:
             reap(queue, ahead_ms=0)
         assert leftovers(queue) == {}
 
+    @pytest.mark.slow
     def test_beside_threads(self, redis7: RedisServer) -> None:
         messages, done = 400, threading.Event()
         acked: list[str] = []

@@ -608,6 +608,7 @@ def test_a_writer_registers_anew_once_the_job_has_seen_the_loss(cluster: RedisCl
     assert hashes.client.getbit(hashes.names.registry, key_slot(b"h")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_thousand_names_on_a_cluster_are_all_collected(cluster: RedisCluster3) -> None:
     hashes = now_hashes(cluster)

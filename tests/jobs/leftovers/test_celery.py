@@ -120,6 +120,7 @@ def owner(request: pytest.FixtureRequest, redis7: RedisServer) -> Iterator[Owner
 
 @pytest.mark.slow
 class TestKilled:
+    @pytest.mark.slow
     def test_what_dead_clients_leave_goes_and_nothing_else(self, client: Any, owner: Owner) -> None:
         prefix = owner.options.get("global_keyprefix", "")
         table = f"{prefix}_kombu.binding.{REPLIES}"

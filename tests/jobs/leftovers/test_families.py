@@ -64,6 +64,7 @@ def served(job: Leftovers, slices: int) -> int:
 
 
 class TestKeysWithoutTtl:
+    @pytest.mark.slow
     def test_they_get_one_that_differs(self, any_server: AnyServer) -> None:
         client = any_server.client()
         for number in range(300):
@@ -130,6 +131,7 @@ class TestKeysWithoutTtl:
 
 
 class TestOldScores:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("unit", "per_second"), [("seconds", 1), ("milliseconds", 1000)])
     def test_what_is_before_the_window_goes(
         self, any_server: AnyServer, unit: str, per_second: int
@@ -225,6 +227,7 @@ class TestOldScores:
 
 
 class TestPastFields:
+    @pytest.mark.slow
     def test_sessions_of_dead_servers_go(self, any_server: AnyServer) -> None:
         client = any_server.client()
         now = any_server_time(client)
@@ -299,6 +302,7 @@ class TestPastFields:
 
 
 class TestPastHashes:
+    @pytest.mark.slow
     def test_a_number_in_a_field(self, any_server: AnyServer) -> None:
         client = any_server.client()
         now = any_server_time(client)

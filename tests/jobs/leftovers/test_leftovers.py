@@ -74,6 +74,7 @@ def test_a_job_is_a_dry_run_unless_told_otherwise(
     assert job.backlog(60.0).count == 180
 
 
+@pytest.mark.slow
 def test_a_large_set_is_served_page_by_page_by_all_recruits(redis7: RedisServer) -> None:
     client = redis7.client()
     client.sadd("conj:large", *range(20_000))
@@ -89,6 +90,7 @@ def test_a_large_set_is_served_page_by_page_by_all_recruits(redis7: RedisServer)
     assert all(int(each) % 2 == 0 for each in client.sscan_iter("conj:large", count=1000))
 
 
+@pytest.mark.slow
 def test_large_sets_among_small_ones(any_server: AnyServer) -> None:
     client = any_server.client()
     for number, size in enumerate([700, 3, 700, 5, 1, 700, *[4] * 40]):
@@ -147,6 +149,7 @@ def test_what_its_owner_writes_between_watch_and_exec_aborts(redis7: RedisServer
     assert not list(client.scan_iter("*removed*"))
 
 
+@pytest.mark.slow
 def test_what_must_be_seen_twice(any_server: AnyServer) -> None:
     client = any_server.client()
     for number in range(30):
@@ -184,6 +187,7 @@ def test_what_a_rule_does_not_know_stays(redis7: RedisServer) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_type", ["hash", "zset"])
 def test_members_of_each_type(any_server: AnyServer, of_type: str) -> None:
     client = any_server.client()
@@ -426,6 +430,7 @@ def test_patterns_are_those_of_redis(
     assert not any(where.matches(each) for each in no)
 
 
+@pytest.mark.slow
 def test_a_rule_with_a_script_of_its_own(any_server: AnyServer) -> None:
     client = any_server.client()
     client.xgroup_create("orders", "mailers", id="0", mkstream=True)

@@ -79,6 +79,7 @@ def acknowledging(client: Any, pattern: str = "s*", groups: int = 1) -> Leftover
 
 
 class TestAcknowledgedEntries:
+    @pytest.mark.slow
     def test_what_no_group_needs_goes(self, several: AnyServer) -> None:
         client = several.client()
         filled(client, "s", 500, "a", "b")
@@ -238,6 +239,7 @@ def test_no_entry_is_lost_while_consumers_are_killed(
 
 
 class TestIdleConsumers:
+    @pytest.mark.slow
     def test_idle_ones_go_if_nothing_is_pending(self, several: AnyServer) -> None:
         client = several.client()
         filled(client, "s", 50, "g")
@@ -373,6 +375,7 @@ class TestUnreadGroups:
 
 
 class TestEntriesBeyond:
+    @pytest.mark.slow
     @pytest.mark.parametrize("most", [0, 1, 99, 100, 101, 250])
     def test_a_number(self, several: AnyServer, most: int) -> None:
         client = several.client()

@@ -37,6 +37,7 @@ def test_cacheops_goes_on_to_invalidate(redis7: RedisServer, tmp_path: Path) -> 
     assert counts["stale"] == counts["left"] == counts["members"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_type", ["set", "zset"])
 def test_members_that_name_keys_in_a_way_of_their_own(any_server: AnyServer, of_type: Any) -> None:
     client = any_server.client()
@@ -56,6 +57,7 @@ def test_members_that_name_keys_in_a_way_of_their_own(any_server: AnyServer, of_
     assert {int(each.partition(b"{")[0]) for each in left} == set(range(0, 200, 4))
 
 
+@pytest.mark.slow
 def test_a_member_whose_key_is_in_another_slot_is_unknown(cluster: Any) -> None:
     client = cluster.client()
     client.sadd("conj:{a}", "gone{b}", "gone{a}")
@@ -116,6 +118,7 @@ class TestRefuting:
 
         assert refute(self.collect, [], setup=self.start, lost=gone, client=redis7.client())
 
+    @pytest.mark.slow
     def test_an_owner_that_writes_the_tag_before_the_key_may_lose_it(
         self, redis7: RedisServer
     ) -> None:

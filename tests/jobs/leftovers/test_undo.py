@@ -226,6 +226,7 @@ def _raw(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 3, -1, -9])
 def test_a_content_that_the_server_refuses_is_kept(any_server: AnyServer, place: int) -> None:
     """Its entry was deleted behind the refused command, and a dry run listed it."""

@@ -126,6 +126,7 @@ class TestOnEachServer:
         assert old.stats().pending == old.stats().dead == 0
         assert old.ack(*held) == 0
 
+    @pytest.mark.slow
     def test_any_run_of_calls_ends_as_the_model_says(self, any_server: AnyServer) -> None:
         client = any_server.client()
         for seed in range(4):

@@ -355,6 +355,7 @@ class TestWithoutTheExtra:
 
 @pytest.mark.real
 class TestSizes:
+    @pytest.mark.slow
     def test_a_quarter_of_a_stream(self, any_server: AnyServer) -> None:
         """The target of the issue; `make bench` has the figures."""
         if not any_server.is_real:

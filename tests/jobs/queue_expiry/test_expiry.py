@@ -281,6 +281,7 @@ class TestDying:
                 assert keys_of(direct) == set(), where
         assert died > 30
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("is_there", [True, False])
     def test_a_deletion_at_every_command(self, redis7: RedisServer, is_there: bool) -> None:
         """Where there was no queue, or no place of it, the expiry did not find what was left."""
@@ -476,6 +477,7 @@ class TestRefusals:
             QueueExpiry("q")
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_many_slots_of_a_cluster(cluster: RedisCluster3) -> None:
     client = cluster.client()

@@ -237,6 +237,7 @@ class TestComingBack:
 BACKLOG = "keys of idle queues"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_dead", [False, True])
 def test_it_dies_at_every_command(redis7: RedisServer, has_dead: bool) -> None:
     direct = redis7.client()

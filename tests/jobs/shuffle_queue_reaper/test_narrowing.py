@@ -221,6 +221,7 @@ def test_a_sweep_gives_them_up(any_server: AnyServer) -> None:
     assert there(wide) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_old_beliefs_of_every_width_lose_nothing(redis7: RedisServer) -> None:
     """A model: each message is delivered to each group until it was acknowledged, and no more."""

@@ -583,6 +583,7 @@ def test_a_dead_database_is_a_fault_and_blamed_without_a_password() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
 def test_a_connection_that_is_cut_fails_the_slice_and_is_replaced(
     engine: sa.Engine, job_on: JobOn

@@ -51,6 +51,7 @@ def producers(queue: FairQueue) -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", producers(None))  # type: ignore[arg-type]
 def test_what_needs_memory_is_refused_and_nothing_is_half_written(client: Any, call: str) -> None:
     queue = queue_on(client, max_attempts=1)

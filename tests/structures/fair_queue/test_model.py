@@ -251,6 +251,7 @@ class Model:
         assert leftovers(self.queue) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_happens_the_counts_are_right_and_nothing_is_lost(
     redis7: RedisServer, seed: int
@@ -293,6 +294,7 @@ def busy(client: Any, chance: random.Random) -> Any:
     return queue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["meta", *PARTS])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_after_the_loss_of_a_key_all_that_is_there_is_served_again(

@@ -127,6 +127,7 @@ def judged(server: RedisServer) -> Replay:
     return replay
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("deaths", NUMBERS)
 def test_nothing_is_lost_and_no_cap_is_exceeded_while_consumers_and_server_are_killed(

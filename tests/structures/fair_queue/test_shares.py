@@ -89,6 +89,7 @@ def test_turns_are_shared_by_weight(
         assert abs(sim.shares(sim.turns)[f"a{number}"] - wanted) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", [0.01, 0.1, 1, 10, 100])
 def test_time_is_shared_whatever_the_work_and_the_estimate(
     queue: FairQueue, estimate: float
@@ -104,6 +105,7 @@ def test_time_is_shared_whatever_the_work_and_the_estimate(
     assert all(abs(each - 1 / 3) < 0.05 for each in shares.values()), shares
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_time_is_shared_by_weight_with_work_that_nobody_can_guess(
     queue: FairQueue, seed: int
@@ -147,6 +149,7 @@ def test_a_thousand_accounts_do_gain(queue: FairQueue) -> None:
     assert order.count("light") in {1, 2}
 
 
+@pytest.mark.slow
 def test_five_accounts_that_drain_and_are_filled_again_at_each_call(queue: FairQueue) -> None:
     took = {f"a{n}": (0.01, 0.1, 1.0, 3.0, 10.0)[n] for n in range(5)}
     queue.set_rule("*", estimate=1)

@@ -79,6 +79,7 @@ def check(on: Fleet, servers: dict[str, RedisServer], count: int = 60) -> None:
         assert listed == count
 
 
+@pytest.mark.slow
 def test_a_key_that_comes_back_is_not_taken_for_carried(servers: dict[str, RedisServer]) -> None:
     """The marks of an earlier move made the new home refuse it, and the former copy was removed."""
     fill(fleet(servers, OLD))
@@ -255,6 +256,7 @@ def test_no_hash_is_carried_while_its_namespace_moves(
     assert {name: contents(each) for name, each in servers.items()} == before
 
 
+@pytest.mark.slow
 def test_the_job_carries_the_share_of_the_further_node(servers: dict[str, RedisServer]) -> None:
     before = fleet(servers, OLD)
     fill(before)
@@ -578,6 +580,7 @@ def test_a_carrier_that_comes_late_changes_nothing(
         assert not servers[after.former_home(name) or ""].client().exists(name)
 
 
+@pytest.mark.slow
 def test_readers_see_each_value_at_all_times(servers: dict[str, RedisServer]) -> None:
     fill(fleet(servers, OLD), 100)
     after = fleet(servers, NEW, previous=OLD)

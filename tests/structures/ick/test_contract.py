@@ -135,6 +135,7 @@ class TestEveryForm:
         assert ick.reserve(2) == [(b"a", 3.0), (b"b", 6.0)]
         assert ick.sets() == ({}, {b"a": 3.0, b"b": 6.0})
 
+    @pytest.mark.slow
     def test_reserving_nothing_makes_an_ick_and_moves_nothing(
         self, make: Callable[..., Any]
     ) -> None:

@@ -219,6 +219,7 @@ class Model:
         return self.first(self.reserved, n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_random_calls(redis7: RedisServer, seed: int) -> None:
     """Times are odd halves of the steps in which time passes, so no real moment matters."""
@@ -314,6 +315,7 @@ class TestReaper:
         assert IckReaper(ick, 600, limit=1).perform(Slice(1, 60.0)) == 1
         assert ick.reserve(5) == [(b"a", 1.0), (b"b", 2.0)]
 
+    @pytest.mark.slow
     @pytest.mark.real
     def test_deaths_at_each_command(self, redis7: RedisServer) -> None:
         direct = redis7.client()

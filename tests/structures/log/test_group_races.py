@@ -82,6 +82,7 @@ def _drain(server: AnyReal, found: list[tuple[int, bytes]]) -> None:
         found += [(offset, entry) for offset, entry in entries]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_seeks_evictions_and_acknowledgements_leave_nothing_undone(redis7: RedisServer) -> None:
     """Whatever is available is acknowledged in the end, whoever moves the group meanwhile."""

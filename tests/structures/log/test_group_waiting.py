@@ -112,6 +112,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Any]:
     found.wipe()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.usefixtures("lasting_turns")
 def test_blocked_members_are_served_in_the_order_in_which_they_came(server: Any) -> None:
@@ -269,6 +270,7 @@ Log(client, "l", 10).group("mail").read(block=60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_process_that_is_killed_while_it_waits_holds_up_nobody(redis7: RedisServer) -> None:
     processes = []

@@ -181,6 +181,7 @@ def test_a_log_is_a_list_of_its_entries(redis7: AnyServer) -> None:
     run(redis7, max(10, settings.default.max_examples // 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fakeredis_server", "valkey8"])
 def test_it_is_one_on_other_servers(kind: str, request: pytest.FixtureRequest) -> None:
     run(request.getfixturevalue(kind), max(5, settings.default.max_examples // 10))

@@ -92,6 +92,7 @@ def read_and_ack(client: Any) -> None:
     assert group.ack(*group.read(5)[:2]) == 2
 
 
+@pytest.mark.slow
 def test_a_reader_that_dies_at_any_command(redis7: RedisServer) -> None:
     direct = redis7.client()
     keys = filled(direct, KINDS["acknowledged"]).keys.group("g")

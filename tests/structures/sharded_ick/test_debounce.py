@@ -108,6 +108,7 @@ def test_a_resize_takes_them_along(any_server: AnyServer, before: int, after: in
     assert served(sharded) == sorted(MEMBERS)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_resize_that_dies_at_each_command(redis7: RedisServer) -> None:
     direct = redis7.client()

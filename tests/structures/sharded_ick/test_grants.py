@@ -179,6 +179,7 @@ class TestNonces:
 
 @pytest.mark.real
 class TestCutReplies:
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", WAYS)
     def test_a_free_lease_is_taken_all_the_same(
         self, redis7: RedisServer, door: FaultyServer, how: str

@@ -124,6 +124,7 @@ def test_a_resizer_that_stalls(redis7: RedisServer, before: int, after: int) -> 
     assert at_every_step(redis7, prepare, meanwhile, check) > 8
 
 
+@pytest.mark.slow
 def test_a_resizer_that_stalls_until_the_number_is_another(redis7: RedisServer) -> None:
     def prepare() -> Steps[Any]:
         sharded_on(redis7, 2).add(MEMBERS)

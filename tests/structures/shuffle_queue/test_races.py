@@ -150,6 +150,7 @@ def test_growing_and_shrinking_under_load_delivers_each_message_once(server: Any
     assert queue_on(server).length() == 0
 
 
+@pytest.mark.slow
 def test_groups_that_join_while_others_write_miss_nothing(server: AnyReal) -> None:
     """A writer that does not know of a group writes nothing before it does."""
     a_writer, writers, groups = 150, 2, 5

@@ -420,6 +420,7 @@ class TestModel:
     LATE = ("late put off", 3)
 
     # A message that waits again is released once more: it was counted twice until the next take.
+    @pytest.mark.slow
     @example([*[("future", 3)] * 2, ("put", 4), ("take", 0), ("put off", 4), ("end", 5), LATE])
     @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 5)), max_size=40))
     def test_against_a_dictionary(self, calls: list[tuple[str, int]]) -> None:

@@ -263,6 +263,7 @@ def on_cluster(server: AnyServer) -> bool:
     return server.client().__class__.__name__ == "RedisCluster"
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 @pytest.mark.parametrize("kind", SCENES)
 def test_what_comes_between_the_look_and_the_wait_ends_the_wait(
@@ -501,6 +502,7 @@ async def test_a_sleeper_that_is_cancelled_takes_nothing(
         await queue.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("retries", [True, False])
 def test_a_wait_whose_reply_is_cut_off_keeps_no_message(

@@ -332,6 +332,7 @@ def tried_all(world: World, histories: list[History], now: list[History]) -> Non
     connection.disconnect()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("server", "backend"), [("redis7", "emulated"), ("redis8", "native")])
 @pytest.mark.parametrize("number_of", NUMBERS)
 def test_no_older_result_comes_back(

@@ -126,6 +126,7 @@ class TestAStampede:
         assert found == [[1] * 10] * 3
         assert calls == [1]
 
+    @pytest.mark.slow
     def test_of_greenlets(self, redis7: RedisServer) -> None:
         program = f"""
 from gevent import monkey; monkey.patch_all()
@@ -165,6 +166,7 @@ assert calls == [1], calls
 class TestFailures:
     """A computer that fails is followed by the next one."""
 
+    @pytest.mark.slow
     def test_one_at_a_time(self, redis7: RedisServer) -> None:
         hashes, running, most, errors = VolatileHashes(redis7.client(), "n"), [], [], []
         pause = threading.Event()
@@ -204,6 +206,7 @@ class TestFailures:
         # Never all at once: a thread that came late may have had to wait again.
         assert len(calls) < 5
 
+    @pytest.mark.slow
     def test_processes_do_not_lose_patience_together(
         self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -366,6 +366,7 @@ def test_native_is_refused_where_the_commands_are_missing(
     assert client.keys("*") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("product", "backend"),
     [

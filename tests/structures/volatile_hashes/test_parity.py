@@ -105,6 +105,7 @@ def test_redis8_emulates_what_it_does_itself_with_garbage_left_lying(
         control.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "1")
 
 
+@pytest.mark.slow
 def test_the_model_that_stands_in_for_redis8_is_right(redis7: RedisServer) -> None:
     _run(ModelHashes(), VolatileHashes(redis7.client(), "parity", backend="emulated"))
 
