@@ -22,7 +22,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from workstealing.errors import Aborted, ConfigurationError, LayoutError, OutOfTime
+from redis.exceptions import ResponseError
+
+from workstealing.errors import (
+    Aborted,
+    ConfigurationError,
+    DamagedBlockError,
+    LayoutError,
+    OutOfTime,
+)
 from workstealing.jobs.shared.log_jobs import LogEngine
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
@@ -219,9 +227,18 @@ class KeyCompactor(LogEngine):
         told = None if size is None or isinstance(size, Exception) else int(size)
         return self._look_in((facts, notes, rewritable)), kind, told
 
-    def _content(self, current: Attempt, key: bytes, kind: bytes) -> Any:
-        command: Command = ("LRANGE", key, 0, -1) if kind == b"list" else ("GET", key)
-        return current.read(command)[0]
+    def _block_of(
+        self, current: Attempt, seen: KeyLook, key: bytes, kind: bytes
+    ) -> tuple[Any, list[bytes | None]]:
+        """Return a block as the server has it, and its entries."""
+        try:
+            command: Command = ("LRANGE", key, 0, -1) if kind == b"list" else ("GET", key)
+            content = current.read(command)[0]
+            return content, self._entries_in(seen, key, kind, content)
+        except (LayoutError, DamagedBlockError, ResponseError):
+            # Damage, or a writer between two of our reads? EXEC knows.
+            current.commit(("EXISTS", key))
+            raise
 
     def _entries_in(
         self, seen: KeyLook, key: bytes, kind: bytes, content: Any
@@ -256,9 +273,9 @@ class KeyCompactor(LogEngine):
             stop = (number + 1) * look.block
             entries: list[bytes | None] = []
             if kind in (b"list", b"string") and not self._is_too_large(size):
-                content = self._content(current, key, kind)
                 place = seen.noted - number * look.block
-                entries = self._entries_in(seen, key, kind, content)[place : place + MOST_NOTED]
+                _, entries = self._block_of(current, seen, key, kind)
+                entries = entries[place : place + MOST_NOTED]
                 stop = seen.noted + len(entries)
             # A block that is lost, or too large, is passed: its entries stay, and so do older ones.
             newest, older = self._entry_keys.newest(entries, seen.noted)
@@ -341,8 +358,7 @@ class KeyCompactor(LogEngine):
             commands: list[Command] = [("ZREM", keys.superseded, number)]
             is_there = (number + 1) * seen.block <= seen.noted and kind in (b"list", b"string")
             if is_there and not self._is_too_large(size):
-                content = self._content(current, key, kind)
-                entries = self._entries_in(seen, key, kind, content)
+                content, entries = self._block_of(current, seen, key, kind)
                 left = self._without_superseded(current, entries, number * seen.block, slice)
                 if left is not None:
                     now = self._now_in(time)

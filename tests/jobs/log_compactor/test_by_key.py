@@ -16,7 +16,7 @@ from support.faults import client_of
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
-from workstealing.errors import Aborted, ConfigurationError, LayoutError
+from workstealing.errors import Aborted, ConfigurationError, DamagedBlockError, LayoutError
 from workstealing.jobs import LogCompactor, LogTrimmer
 from workstealing.recruiting import Slice
 from workstealing.structures import Log
@@ -327,6 +327,47 @@ def test_another_writer_comes_first(redis7: RedisServer, monkeypatch: Any) -> No
                 first = 2 * BLOCK if name == "evict" else 0
                 more = [{"user": "a", "n": -1}] if name == "append" else []
                 assert entries_there(client) == expected(written + more, first)
+
+
+@pytest.mark.parametrize("rewriting", [False, True])
+@pytest.mark.parametrize("other", ["seal", "compress", "evict", "delete", "damage"])
+def test_another_writer_comes_between_two_reads(
+    redis7: RedisServer, monkeypatch: Any, other: str, rewriting: bool
+) -> None:
+    """Of an attempt: then the block is another one than it was told, and no damage."""
+    from workstealing.store.attempt import Attempt
+
+    client = redis7.client()
+    log = log_of(client)
+    log.append(*[{"user": "a", "n": n} for n in range(2 * BLOCK)])
+    key = log.keys.block(0)
+    if other != "seal":
+        keep_up(LogCompactor(log_of(client, None), 20, cold=0, codec="none"))
+    # By key, and what is to be rewritten comes before what is to be noted.
+    job = LogCompactor(log_of(client), 1, cold=0, superseded=0, random=lambda: 0.0)
+    while rewriting and not client.zcard(log.keys.superseded):
+        job.perform(Slice(1, 5.0))
+    others: dict[str, Callable[[], Any]] = {
+        "seal": lambda: keep_up(LogCompactor(log_of(client, None), 20, cold=0)),
+        "compress": lambda: keep_up(LogCompactor(log_of(client, None), 20, cold=0)),
+        "evict": lambda: log_of(client).evict(2 * BLOCK - 1),
+        "delete": lambda: log_of(client).delete(),
+        "damage": lambda: None,
+    }
+    if other == "damage":
+        client.set(key, client.get(key)[:-1])
+    read = Attempt.read
+
+    def late(current: Attempt, *commands: Any) -> Any:
+        if commands[0] in (("GET", key), ("LRANGE", key, 0, -1)):
+            monkeypatch.setattr(Attempt, "read", read)
+            others[other]()
+        return read(current, *commands)
+
+    monkeypatch.setattr(Attempt, "read", late)
+    with pytest.raises(DamagedBlockError if other == "damage" else Aborted):
+        job.perform(Slice(1, 5.0))
+    assert Attempt.read is read
 
 
 class TestBroken:
