@@ -76,8 +76,9 @@ class KeyLook(NamedTuple):
     """What one look has found: facts of the log and its notes.
 
     Fields: mark, epoch, block, end and first: of the log; noted: the offset up to which entries are
-    noted; rewritable: how many blocks are to be rewritten; is_new: whether `latest` is another
-    log's, or not there; scan: the cursor that looks for notes to be forgotten.
+    noted; rewritable: how many blocks are to be rewritten, without a log 1 if there are notes;
+    is_new: whether `latest` is another log's, or not there; scan: the cursor that looks for notes
+    to be forgotten.
     """
 
     mark: bytes
@@ -169,7 +170,9 @@ class KeyCompactor(LogEngine):
                 if dry_run or not look.waiting:
                     return min(slice.limit, look.waiting) if dry_run else done
                 # Both go on, however much there is of the other.
-                if look.rewritable and (not look.unnoted or self._random() < 0.5):
+                if not look.mark:
+                    did = self._free_notes(slice)
+                elif look.rewritable and (not look.unnoted or self._random() < 0.5):
                     did = self._rewrite(slice)
                 else:
                     did = self._note(look, slice)
@@ -201,7 +204,9 @@ class KeyCompactor(LogEngine):
         mark, epoch, block, end, first, _ = facts
         meta = self._keys.meta
         if mark is None:
-            return KeyLook(b"", b"", self._block, 0, 0, 0, 0, True, b"0")
+            # A release that knows no notes leaves them behind when it deletes the log.
+            left = int(noted_epoch is not None)
+            return KeyLook(b"", b"", self._block, 0, 0, 0, left, True, b"0")
         size = stored_number(meta, "block", block, 1, MOST_BLOCK)
         tail = stored_number(meta, "next", end)
         begin = stored_number(meta, "first", first, 0, tail)
@@ -301,6 +306,16 @@ class KeyCompactor(LogEngine):
             commands.append(("HSET", keys.latest, *pairs))
             commands += [("ZINCRBY", keys.superseded, many, each) for each, many in gone.items()]
             current.commit(*commands)
+        return True
+
+    def _free_notes(self, slice: Slice) -> bool:
+        """Free the notes of a log that is no more; say whether it did."""
+        keys = self._keys
+        with attempt(self._log.job_client, keys.latest, keys.superseded, slice=slice) as current:
+            seen, _, _ = self._attempt_look(current, keys.latest)
+            if seen.mark or not seen.rewritable:
+                return False
+            current.commit(("UNLINK", keys.latest, keys.superseded))
         return True
 
     def _forgetting(self, current: Attempt, seen: KeyLook) -> list[Command]:

@@ -18,6 +18,7 @@ from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
 from workstealing.errors import Aborted, ConfigurationError, DamagedBlockError, LayoutError
 from workstealing.jobs import LogCompactor, LogTrimmer
+from workstealing.jobs.shared.log_keys import KeyCompactor
 from workstealing.recruiting import Slice
 from workstealing.structures import Log
 from workstealing.structures.log.blocks import entries_of
@@ -370,6 +371,94 @@ def test_another_writer_comes_between_two_reads(
     assert Attempt.read is read
 
 
+def deleted_by_an_older_release(client: Any) -> None:
+    """Leave the notes of a log that a release without compaction by key has deleted."""
+    log = log_of(client)
+    log.append(*[{"user": "a", "n": n} for n in range(2 * BLOCK)])
+    job = LogCompactor(log_of(client), 1, cold=0, superseded=0, random=lambda: 0.0)
+    while not client.zcard(log.keys.superseded):
+        job.perform(Slice(1, 5.0))
+    # Without a hole its version is still the older one.
+    assert client.hget(log.keys.meta, "mark") == b"1"
+    notes = (log.keys.latest, log.keys.superseded)
+    client.delete(*set(client.keys()).difference(notes))
+
+
+def test_notes_of_a_log_that_an_older_release_has_deleted_go(redis7: RedisServer) -> None:
+    client = redis7.client()
+    deleted_by_an_older_release(client)
+    dry = job_of(client, dry_run=True)
+    assert dry.backlog().count == dry.perform(Slice(20, 5.0)) == 1
+    assert len(client.keys()) == 2
+    assert job_of(client).perform(Slice(20, 5.0)) == 1
+    assert client.keys() == []
+    assert job_of(client).perform(Slice(20, 5.0)) == 0
+
+
+def test_notes_of_a_log_that_an_older_release_has_deleted_say_nothing_of_the_next(
+    redis7: RedisServer,
+) -> None:
+    client = redis7.client()
+    deleted_by_an_older_release(client)
+    written = [{"user": user, "n": n} for n, user in enumerate("baccbdde")]
+    log_of(client).append(*written)
+    keep_up(job_of(client))
+    assert entries_there(client) == expected(written)
+    assert client.hlen(log_of(client).keys.latest) == len("abcde") + 3
+
+
+@pytest.mark.parametrize("rewriting", [False, True])
+@pytest.mark.parametrize("other", ["compactor", "evict", "delete", "anew", "anew, more a block"])
+def test_another_writer_comes_between_a_look_and_its_attempt(
+    redis7: RedisServer, monkeypatch: Any, other: str, rewriting: bool
+) -> None:
+    """Then the attempt goes by what it sees itself: another log has other keys at its offsets."""
+    client = redis7.client()
+    log = log_of(client)
+    written = [{"user": "a", "n": n} for n in range(4 * BLOCK)]
+    log.append(*written)
+    job = LogCompactor(log_of(client), 1, cold=0, superseded=0, random=lambda: 0.0)
+    while rewriting and not client.zcard(log.keys.superseded):
+        job.perform(Slice(1, 5.0))
+    anew = [{"user": "b", "n": 0}, {"user": "a", "n": 1}, *[{"user": "c", "n": 2}] * BLOCK]
+
+    def make_anew(block: int) -> None:
+        log_of(client).delete()
+        Log(client, "l", block, codec="json").append(*anew)
+
+    others: dict[str, Callable[[], Any]] = {
+        "compactor": lambda: keep_up(job_of(client)),
+        "evict": lambda: log_of(client).evict(BLOCK + 1),
+        "delete": lambda: log_of(client).delete(),
+        "anew": lambda: make_anew(BLOCK),
+        "anew, more a block": lambda: make_anew(BLOCK + 1),
+    }
+    attempt_look = KeyCompactor._attempt_look
+
+    def late(self: KeyCompactor, *args: Any) -> Any:
+        if KeyCompactor._attempt_look is late:
+            monkeypatch.setattr(KeyCompactor, "_attempt_look", attempt_look)
+            others[other]()
+        return attempt_look(self, *args)
+
+    monkeypatch.setattr(KeyCompactor, "_attempt_look", late)
+    job.perform(Slice(1, 5.0))
+    assert KeyCompactor._attempt_look is attempt_look
+    if other == "delete":
+        assert client.keys() == []
+        return
+    block = BLOCK + (other == "anew, more a block")
+    for _ in range(2):
+        found = Log(client, "l", block, codec="json").read(0, 99)
+        if "anew" in other:
+            assert found[:2] == anew[:2]
+            assert found[block - 1 :] == anew[block - 1 :]
+        else:
+            assert found[-1] == written[-1]
+        keep_up(job)
+    assert found[2 : block - 1] == [None] * (block - 3) if "anew" in other else True
+
+
 class TestBroken:
     WRITTEN = ({"user": "a", "n": 0}, {"user": "b", "n": 1}, *[{"user": "a", "n": 2}] * 6)
 
@@ -447,3 +536,16 @@ def test_a_block_with_holes_is_one_that_is_compressed(redis7: RedisServer) -> No
     assert json.loads(entries_of(client.get(log.keys.block(2)))[-1] or b"")["user"] == "a"
     with pytest.raises(LayoutError, match="no flags but 1: upgrade workstealing"):
         entries_of(client.getrange(log.keys.block(0), 0, 4) + b"\x03" + bytes(10))
+
+
+def test_a_compressed_block_that_gets_holes_is_compressed_again(redis7: RedisServer) -> None:
+    """Also if the compactor that makes the holes compresses nothing."""
+    client = redis7.client()
+    log = log_of(client)
+    log.append(*[{"user": "a", "text": "x" * 100}] * 2 * BLOCK)
+    keep_up(LogCompactor(log_of(client, None), 20, cold=0))
+    assert log.stats().compressed == 2
+    keep_up(job_of(client, codec="none"))
+    assert (log.stats().compressed, client.zrange(log.keys.raw, 0, -1)) == (0, [b"0", b"1"])
+    keep_up(LogCompactor(log_of(client, None), 20, cold=0))
+    assert log.stats().compressed == 2
