@@ -379,6 +379,88 @@ def odd_group_states() -> dict[str, list[tuple[Any, ...]]]:
     return found
 
 
+def odd_append_states() -> dict[str, list[tuple[Any, ...]]]:
+    """Return what makes the middle of a block one for the full path, by one thing alone."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for field, values in {
+        "mark": (3, ""),
+        "block": (5, 0, "04"),
+        "next": (4, 5, 7, 8, "06", ""),
+        "first": (7, "00", "x"),
+        "kept": (2, "00", "x"),
+        "joined": ("x", "01", "9" * 19),
+    }.items():
+        for value in values:
+            found[f"the log's {field} is {value!r}"] = [("HSET", KEYS.meta, field, value)]
+        found[f"the log has no {field}"] = [("HDEL", KEYS.meta, field)]
+    for key in (KEYS.meta, KEYS.block(1), KEYS.times, KEYS.news, KEYS.waiting):
+        found[f"foreign {key!r}"] = [("DEL", key), ("SET", key, "foreign")]
+        found[f"no {key!r}"] = [("DEL", key)]
+    # From here on Lua's own texts of numbers are not whole ones.
+    far = 10**14
+    found |= {
+        f"the end is {end}": [
+            ("HSET", KEYS.meta, "next", end, "first", end, "kept", end // 4),
+            ("RENAME", KEYS.block(1), KEYS.block(end // 4)),
+            ("DEL", KEYS.news),
+        ]
+        for end in (far - 2, far + 2)
+    }
+    found |= {
+        "kept blocks of evicted entries": [("HSET", KEYS.meta, "first", 5)],
+        "more in the block": [("RPUSH", KEYS.block(1), "more")],
+        "less in the block": [("RPOP", KEYS.block(1))],
+        "news to come": [("XADD", KEYS.news, "7-1", "n", 1)],
+        "an older moment": [("ZADD", KEYS.times, AT_MS - 5, 1)],
+        "a later moment": [("ZADD", KEYS.times, AT_MS + 5, 1)],
+    }
+    for name in ("g", "x"):
+        for until in (AT_MS, AT_MS + 1, AT_MS + 86_400_000, AT_MS + 86_400_001):
+            found[f"{name} waits until {until}"] = [("ZADD", KEYS.waiting, until, name)]
+    return found
+
+
+@pytest.mark.parametrize(
+    "twins",
+    ["redis7", *[pytest.param(each, marks=pytest.mark.slow) for each in EVERYWHERE[1:]]],
+    indirect=True,
+)
+def test_each_odd_state_of_a_block_is_one_for_the_full_path(twins: Twins) -> None:
+    facts = {"mark": 1, "block": 4, "next": 6, "first": 0, "kept": 0, "epoch": EPOCH}
+    usual: list[tuple[Any, ...]] = [
+        ("HSET", KEYS.meta, *sum(facts.items(), ()), "joined", 1, "group:g", 1),
+        ("RPUSH", KEYS.block(0), *[b"entry"] * 4),
+        ("RPUSH", KEYS.block(1), *[b"entry"] * 2),
+        ("ZADD", KEYS.times, AT_MS - 100, 0, AT_MS, 1),
+        ("ZADD", KEYS.full, AT_MS, 0),
+        ("XADD", KEYS.news, "6-0", "n", 1),
+    ]
+    for name, commands in {"usual": [], **odd_append_states()}.items():
+        ahead = int(name.split()[-1]) - 6 if name.startswith("the end is") else 0
+        for block, place, count in ((4, 6, 1), (4, 5, 1), (4, 5, 2), (4, 9, 1), (5, 6, 1)):
+            guess = ahead + place
+            twins.prepare([*usual, *commands], 1000 * AT_MS)
+            log, full = Log(twins.short, "l"), FullLog(twins.full, "l")
+            log.known = full.known = Known(block, guess)
+            calls = [partial(each.append, *[b"new"] * count) for each in (log, full)]
+            assert log._short([b"new"] * count) is not None
+            twins.check(*calls, f"{count} behind {guess} in blocks of {block} where {name}")
+            if name == "usual" and (block, count) == (4, 1) and guess < 8:
+                # Nothing was in vain.
+                assert not log._resting
+    for news in (58, 62, 63, 64):
+        for count in (1, 6):
+            commands = [("HSET", KEYS.meta, "block", 100, "next", news), ("DEL", KEYS.block(0))]
+            commands += [("RPUSH", KEYS.block(0), *[b"entry"] * news), ("DEL", KEYS.news)]
+            commands += [("XADD", KEYS.news, f"{each}-0", "n", 1) for each in (news - 1, news)]
+            twins.prepare([*usual, *commands], 1000 * AT_MS)
+            log, full = Log(twins.short, "l"), FullLog(twins.full, "l")
+            log.known = full.known = Known(100, news)
+            calls = [partial(each.append, *[b"new"] * count) for each in (log, full)]
+            twins.check(*calls, f"{count} behind {news}")
+            assert not log._resting
+
+
 @pytest.mark.parametrize("kind", ["plain", "acknowledged:60000:5"])
 @pytest.mark.parametrize(
     "twins",
