@@ -22,7 +22,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from workstealing.errors import Aborted, ConfigurationError, LayoutError, OutOfTime
+from redis.exceptions import ResponseError
+
+from workstealing.errors import (
+    Aborted,
+    ConfigurationError,
+    DamagedBlockError,
+    LayoutError,
+    OutOfTime,
+)
 from workstealing.jobs.shared.log_jobs import LogEngine
 from workstealing.recruiting.job import Backlog
 from workstealing.recruiting.slice import Slice
@@ -68,8 +76,9 @@ class KeyLook(NamedTuple):
     """What one look has found: facts of the log and its notes.
 
     Fields: mark, epoch, block, end and first: of the log; noted: the offset up to which entries are
-    noted; rewritable: how many blocks are to be rewritten; is_new: whether `latest` is another
-    log's, or not there; scan: the cursor that looks for notes to be forgotten.
+    noted; rewritable: how many blocks are to be rewritten, without a log 1 if there are notes;
+    is_new: whether `latest` is another log's, or not there; scan: the cursor that looks for notes
+    to be forgotten.
     """
 
     mark: bytes
@@ -161,7 +170,9 @@ class KeyCompactor(LogEngine):
                 if dry_run or not look.waiting:
                     return min(slice.limit, look.waiting) if dry_run else done
                 # Both go on, however much there is of the other.
-                if look.rewritable and (not look.unnoted or self._random() < 0.5):
+                if not look.mark:
+                    did = self._free_notes(slice)
+                elif look.rewritable and (not look.unnoted or self._random() < 0.5):
                     did = self._rewrite(slice)
                 else:
                     did = self._note(look, slice)
@@ -193,7 +204,9 @@ class KeyCompactor(LogEngine):
         mark, epoch, block, end, first, _ = facts
         meta = self._keys.meta
         if mark is None:
-            return KeyLook(b"", b"", self._block, 0, 0, 0, 0, True, b"0")
+            # A release that knows no notes leaves them behind when it deletes the log.
+            left = int(noted_epoch is not None)
+            return KeyLook(b"", b"", self._block, 0, 0, 0, left, True, b"0")
         size = stored_number(meta, "block", block, 1, MOST_BLOCK)
         tail = stored_number(meta, "next", end)
         begin = stored_number(meta, "first", first, 0, tail)
@@ -219,9 +232,18 @@ class KeyCompactor(LogEngine):
         told = None if size is None or isinstance(size, Exception) else int(size)
         return self._look_in((facts, notes, rewritable)), kind, told
 
-    def _content(self, current: Attempt, key: bytes, kind: bytes) -> Any:
-        command: Command = ("LRANGE", key, 0, -1) if kind == b"list" else ("GET", key)
-        return current.read(command)[0]
+    def _block_of(
+        self, current: Attempt, seen: KeyLook, key: bytes, kind: bytes
+    ) -> tuple[Any, list[bytes | None]]:
+        """Return a block as the server has it, and its entries."""
+        try:
+            command: Command = ("LRANGE", key, 0, -1) if kind == b"list" else ("GET", key)
+            content = current.read(command)[0]
+            return content, self._entries_in(seen, key, kind, content)
+        except (LayoutError, DamagedBlockError, ResponseError):
+            # Damage, or a writer between two of our reads? EXEC knows.
+            current.commit(("EXISTS", key))
+            raise
 
     def _entries_in(
         self, seen: KeyLook, key: bytes, kind: bytes, content: Any
@@ -256,9 +278,9 @@ class KeyCompactor(LogEngine):
             stop = (number + 1) * look.block
             entries: list[bytes | None] = []
             if kind in (b"list", b"string") and not self._is_too_large(size):
-                content = self._content(current, key, kind)
                 place = seen.noted - number * look.block
-                entries = self._entries_in(seen, key, kind, content)[place : place + MOST_NOTED]
+                _, entries = self._block_of(current, seen, key, kind)
+                entries = entries[place : place + MOST_NOTED]
                 stop = seen.noted + len(entries)
             # A block that is lost, or too large, is passed: its entries stay, and so do older ones.
             newest, older = self._entry_keys.newest(entries, seen.noted)
@@ -284,6 +306,16 @@ class KeyCompactor(LogEngine):
             commands.append(("HSET", keys.latest, *pairs))
             commands += [("ZINCRBY", keys.superseded, many, each) for each, many in gone.items()]
             current.commit(*commands)
+        return True
+
+    def _free_notes(self, slice: Slice) -> bool:
+        """Free the notes of a log that is no more; say whether it did."""
+        keys = self._keys
+        with attempt(self._log.job_client, keys.latest, keys.superseded, slice=slice) as current:
+            seen, _, _ = self._attempt_look(current, keys.latest)
+            if seen.mark or not seen.rewritable:
+                return False
+            current.commit(("UNLINK", keys.latest, keys.superseded))
         return True
 
     def _forgetting(self, current: Attempt, seen: KeyLook) -> list[Command]:
@@ -341,8 +373,7 @@ class KeyCompactor(LogEngine):
             commands: list[Command] = [("ZREM", keys.superseded, number)]
             is_there = (number + 1) * seen.block <= seen.noted and kind in (b"list", b"string")
             if is_there and not self._is_too_large(size):
-                content = self._content(current, key, kind)
-                entries = self._entries_in(seen, key, kind, content)
+                content, entries = self._block_of(current, seen, key, kind)
                 left = self._without_superseded(current, entries, number * seen.block, slice)
                 if left is not None:
                     now = self._now_in(time)

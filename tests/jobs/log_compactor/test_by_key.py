@@ -16,8 +16,9 @@ from support.faults import client_of
 from support.faulty_server import FaultyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
 from support.servers import AnyServer, RedisServer
-from workstealing.errors import Aborted, ConfigurationError, LayoutError
+from workstealing.errors import Aborted, ConfigurationError, DamagedBlockError, LayoutError
 from workstealing.jobs import LogCompactor, LogTrimmer
+from workstealing.jobs.shared.log_keys import KeyCompactor
 from workstealing.recruiting import Slice
 from workstealing.structures import Log
 from workstealing.structures.log.blocks import entries_of
@@ -330,6 +331,135 @@ def test_another_writer_comes_first(redis7: RedisServer, monkeypatch: Any) -> No
                 assert entries_there(client) == expected(written + more, first)
 
 
+@pytest.mark.parametrize("rewriting", [False, True])
+@pytest.mark.parametrize("other", ["seal", "compress", "evict", "delete", "damage"])
+def test_another_writer_comes_between_two_reads(
+    redis7: RedisServer, monkeypatch: Any, other: str, rewriting: bool
+) -> None:
+    """Of an attempt: then the block is another one than it was told, and no damage."""
+    from workstealing.store.attempt import Attempt
+
+    client = redis7.client()
+    log = log_of(client)
+    log.append(*[{"user": "a", "n": n} for n in range(2 * BLOCK)])
+    key = log.keys.block(0)
+    if other != "seal":
+        keep_up(LogCompactor(log_of(client, None), 20, cold=0, codec="none"))
+    # By key, and what is to be rewritten comes before what is to be noted.
+    job = LogCompactor(log_of(client), 1, cold=0, superseded=0, random=lambda: 0.0)
+    while rewriting and not client.zcard(log.keys.superseded):
+        job.perform(Slice(1, 5.0))
+    others: dict[str, Callable[[], Any]] = {
+        "seal": lambda: keep_up(LogCompactor(log_of(client, None), 20, cold=0)),
+        "compress": lambda: keep_up(LogCompactor(log_of(client, None), 20, cold=0)),
+        "evict": lambda: log_of(client).evict(2 * BLOCK - 1),
+        "delete": lambda: log_of(client).delete(),
+        "damage": lambda: None,
+    }
+    if other == "damage":
+        client.set(key, client.get(key)[:-1])
+    read = Attempt.read
+
+    def late(current: Attempt, *commands: Any) -> Any:
+        if commands[0] in (("GET", key), ("LRANGE", key, 0, -1)):
+            monkeypatch.setattr(Attempt, "read", read)
+            others[other]()
+        return read(current, *commands)
+
+    monkeypatch.setattr(Attempt, "read", late)
+    with pytest.raises(DamagedBlockError if other == "damage" else Aborted):
+        job.perform(Slice(1, 5.0))
+    assert Attempt.read is read
+
+
+def deleted_by_an_older_release(client: Any) -> None:
+    """Leave the notes of a log that a release without compaction by key has deleted."""
+    log = log_of(client)
+    log.append(*[{"user": "a", "n": n} for n in range(2 * BLOCK)])
+    job = LogCompactor(log_of(client), 1, cold=0, superseded=0, random=lambda: 0.0)
+    while not client.zcard(log.keys.superseded):
+        job.perform(Slice(1, 5.0))
+    # Without a hole its version is still the older one.
+    assert client.hget(log.keys.meta, "mark") == b"1"
+    notes = (log.keys.latest, log.keys.superseded)
+    client.delete(*set(client.keys()).difference(notes))
+
+
+def test_notes_of_a_log_that_an_older_release_has_deleted_go(redis7: RedisServer) -> None:
+    client = redis7.client()
+    deleted_by_an_older_release(client)
+    dry = job_of(client, dry_run=True)
+    assert dry.backlog().count == dry.perform(Slice(20, 5.0)) == 1
+    assert len(client.keys()) == 2
+    assert job_of(client).perform(Slice(20, 5.0)) == 1
+    assert client.keys() == []
+    assert job_of(client).perform(Slice(20, 5.0)) == 0
+
+
+def test_notes_of_a_log_that_an_older_release_has_deleted_say_nothing_of_the_next(
+    redis7: RedisServer,
+) -> None:
+    client = redis7.client()
+    deleted_by_an_older_release(client)
+    written = [{"user": user, "n": n} for n, user in enumerate("baccbdde")]
+    log_of(client).append(*written)
+    keep_up(job_of(client))
+    assert entries_there(client) == expected(written)
+    assert client.hlen(log_of(client).keys.latest) == len("abcde") + 3
+
+
+@pytest.mark.parametrize("rewriting", [False, True])
+@pytest.mark.parametrize("other", ["compactor", "evict", "delete", "anew", "anew, more a block"])
+def test_another_writer_comes_between_a_look_and_its_attempt(
+    redis7: RedisServer, monkeypatch: Any, other: str, rewriting: bool
+) -> None:
+    """Then the attempt goes by what it sees itself: another log has other keys at its offsets."""
+    client = redis7.client()
+    log = log_of(client)
+    written = [{"user": "a", "n": n} for n in range(4 * BLOCK)]
+    log.append(*written)
+    job = LogCompactor(log_of(client), 1, cold=0, superseded=0, random=lambda: 0.0)
+    while rewriting and not client.zcard(log.keys.superseded):
+        job.perform(Slice(1, 5.0))
+    anew = [{"user": "b", "n": 0}, {"user": "a", "n": 1}, *[{"user": "c", "n": 2}] * BLOCK]
+
+    def make_anew(block: int) -> None:
+        log_of(client).delete()
+        Log(client, "l", block, codec="json").append(*anew)
+
+    others: dict[str, Callable[[], Any]] = {
+        "compactor": lambda: keep_up(job_of(client)),
+        "evict": lambda: log_of(client).evict(BLOCK + 1),
+        "delete": lambda: log_of(client).delete(),
+        "anew": lambda: make_anew(BLOCK),
+        "anew, more a block": lambda: make_anew(BLOCK + 1),
+    }
+    attempt_look = KeyCompactor._attempt_look
+
+    def late(self: KeyCompactor, *args: Any) -> Any:
+        if KeyCompactor._attempt_look is late:
+            monkeypatch.setattr(KeyCompactor, "_attempt_look", attempt_look)
+            others[other]()
+        return attempt_look(self, *args)
+
+    monkeypatch.setattr(KeyCompactor, "_attempt_look", late)
+    job.perform(Slice(1, 5.0))
+    assert KeyCompactor._attempt_look is attempt_look
+    if other == "delete":
+        assert client.keys() == []
+        return
+    block = BLOCK + (other == "anew, more a block")
+    for _ in range(2):
+        found = Log(client, "l", block, codec="json").read(0, 99)
+        if "anew" in other:
+            assert found[:2] == anew[:2]
+            assert found[block - 1 :] == anew[block - 1 :]
+        else:
+            assert found[-1] == written[-1]
+        keep_up(job)
+    assert found[2 : block - 1] == [None] * (block - 3) if "anew" in other else True
+
+
 class TestBroken:
     WRITTEN = ({"user": "a", "n": 0}, {"user": "b", "n": 1}, *[{"user": "a", "n": 2}] * 6)
 
@@ -407,3 +537,16 @@ def test_a_block_with_holes_is_one_that_is_compressed(redis7: RedisServer) -> No
     assert json.loads(entries_of(client.get(log.keys.block(2)))[-1] or b"")["user"] == "a"
     with pytest.raises(LayoutError, match="no flags but 1: upgrade workstealing"):
         entries_of(client.getrange(log.keys.block(0), 0, 4) + b"\x03" + bytes(10))
+
+
+def test_a_compressed_block_that_gets_holes_is_compressed_again(redis7: RedisServer) -> None:
+    """Also if the compactor that makes the holes compresses nothing."""
+    client = redis7.client()
+    log = log_of(client)
+    log.append(*[{"user": "a", "text": "x" * 100}] * 2 * BLOCK)
+    keep_up(LogCompactor(log_of(client, None), 20, cold=0))
+    assert log.stats().compressed == 2
+    keep_up(job_of(client, codec="none"))
+    assert (log.stats().compressed, client.zrange(log.keys.raw, 0, -1)) == (0, [b"0", b"1"])
+    keep_up(LogCompactor(log_of(client, None), 20, cold=0))
+    assert log.stats().compressed == 2

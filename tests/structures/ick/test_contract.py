@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
 import math
+import pickle
 import sys
 from collections.abc import Callable
 from http import HTTPStatus
@@ -328,6 +330,16 @@ class TestTokens:
         other: Ick = Ick(any_server.client(), "k")
         assert other.ack("a") == 0
         assert other.ack("a", token=batch.token) == 1
+
+    def test_a_batch_goes_to_another_process(self, any_server: AnyServer) -> None:
+        ick: Ick = Ick(any_server.client(), "k")
+        ick.add({"a": 1, "b": 2})
+        batch = ick.exchange(2, "c")
+        sent = pickle.loads(pickle.dumps(batch))
+        for each in (sent, copy.deepcopy(batch), copy.copy(batch)):
+            assert (each, each.token, each.members) == (batch, batch.token, [b"a", b"b"])
+            assert (each.acked, each.acked.ignored) == (0, 1)
+        assert Ick(any_server.client(), "k").ack(*sent.members, token=sent.token) == 2
 
     def test_a_pipeline_commits_what_its_ick_has_reserved_since(
         self, any_server: AnyServer

@@ -435,6 +435,40 @@ def test_nothing_is_done_to_what_is_foreign(any_server: AnyServer) -> None:
         group.read()
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("history", ["100000001 1 m", "0 1 m", "01 1 m", "1 m", "x", ""])
+def test_a_history_of_no_call_of_ours_is_not_believed(
+    any_server: AnyServer, history: str, waits: bool
+) -> None:
+    log = filled(any_server)
+    group = log.group("mail", ack=True)
+    entries = group.read(2)
+    log.client.hset(group.keys.attempts, "1", history)
+    if waits:
+        # Then `ack` takes the full path.
+        log.client.zadd(group.keys.line, {"somebody": 1.0})
+    for some in (entries, (0, 1)):
+        with pytest.raises(LayoutError, match=r"(attempts|history) of an entry where"):
+            group.ack(*some)
+    assert group.stats().pending == 2
+    log.client.hset(group.keys.attempts, "1", "100000000 2 m")
+    assert group.ack(*entries) == 2
+
+
+def test_what_was_revived_is_kept_until_it_is_done(any_server: AnyServer) -> None:
+    log = filled(any_server)
+    later(any_server, minutes=0, max_attempts=1).read(2)
+    group = later(any_server, minutes=2, max_attempts=1)
+    assert (offsets(group.read(1)), group.revive(0, 1)) == ([2], 2)
+    log.evict(5)
+    first, second = group.read(2)
+    assert (first.entry, second.entry) == (b"e0", b"e1")
+    assert group.ack(first) == 1
+    assert log.client.hkeys(group.keys.revived) == [b"1"]
+    assert group.ack(1) == 1
+    assert log.client.exists(group.keys.revived) == 0
+
+
 @pytest.mark.real
 def test_a_full_server_lets_a_group_read_and_acknowledge(
     start_redis: Callable[..., RedisServer],

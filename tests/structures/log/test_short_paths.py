@@ -316,3 +316,190 @@ def test_short_and_full_reads_of_a_group_are_the_same(twins: Twins, states: int)
     if twins.is_real:
         for taken in by_short.values():
             assert len(taken) / 6 < sum(taken) < len(taken) * 5 / 6, (len(taken), sum(taken))
+
+
+G = KEYS.group(b"g")
+OLD_EPOCH = "1700000000000000"
+
+
+def odd_group_states() -> dict[str, list[tuple[Any, ...]]]:
+    """Return what makes a usual group one for the full path, by one thing alone."""
+    found: dict[str, list[tuple[Any, ...]]] = {
+        f"{field} is {junk!r}": [("HSET", G.state, field, junk)]
+        for field in ("offset", "turn", "delivery", "lost")
+        for junk in ("02", "-1", "9" * 16)
+    }
+    for junk in ("1" * 15, "1" * 21, "1" * 15 + "x", ""):
+        found[f"the epoch is {junk!r}"] = [
+            ("HSET", key, "epoch", junk) for key in (KEYS.meta, G.state)
+        ]
+    for field, values in {
+        "block": (0, 100_001, "04"),
+        "first": (7, "00"),
+        "next": (5, "06"),
+        "mark": (3, ""),
+    }.items():
+        for value in values:
+            found[f"the log's {field} is {value!r}"] = [("HSET", KEYS.meta, field, value)]
+    for key in (KEYS.meta, KEYS.news, KEYS.waiting, *G.all):
+        for foreign in (("SET", key, "foreign"), ("ZADD", key, 1, "a")):
+            found[f"{foreign[0]} {key!r}"] = [("DEL", key), foreign]
+        found[f"no {key!r}"] = [("DEL", key)]
+    for score in (AT_MS - 60_000, AT_MS - 59_999, AT_MS + 86_400_000, AT_MS + 86_400_001, "inf"):
+        found[f"the last one was handed out at {score}"] = [("ZADD", G.pending, score, f"{1:016d}")]
+    for score in (AT_MS - 9.5, AT_MS - 70_000.5, -AT_MS):
+        found[f"the only one was handed out at {score}"] = [
+            ("DEL", G.pending),
+            ("ZADD", G.pending, repr(score), f"{1:016d}"),
+        ]
+    for number in ("0", "1", "2", "9" * 16, "x"):
+        text = f"{number} 2 1 3 {EPOCH}"
+        found[f"the receipt is {text!r}"] = [("SET", KEYS.receipt(b"nonce"), text)]
+    for history in ("1 2 m", "100000000 2 m", "100000001 2 m", "01 2 m", "0 2 m", "1 02 m", "x"):
+        found[f"the history is {history!r}"] = [("HSET", G.attempts, 1, history)]
+    found |= {
+        "another log's group": [("HSET", G.state, "epoch", OLD_EPOCH)],
+        "the log knows no such group": [("HDEL", KEYS.meta, "group:g")],
+        "another kind": [("HSET", G.state, "kind", "acknowledged:60000:6")],
+        "a version to come": [("HSET", G.state, "mark", 2)],
+        "other news": [("XADD", KEYS.news, "7-0", "n", 1)],
+        "somebody waits": [("ZADD", G.line, AT_MS + 5000, "w")],
+        "a turn is given": [("RPUSH", G.turns, 2), ("ZADD", G.granted, AT_MS - 10, 2)],
+        "a turn that nobody was given": [("RPUSH", G.turns, 2)],
+        "an entry is revived": [("HSET", G.revived, 1, "entry")],
+        "an entry is dead": [("HSET", G.dead, 0, "1 1 5:1 1 mgone")],
+        "another group waits": [("ZADD", KEYS.waiting, AT_MS + 5000, "h")],
+        "evicted": [("HSET", KEYS.meta, "first", 3)],
+        "one was handed out before": [("HSET", G.attempts, 2, "1 1 m")],
+        "the next block is shorter": [("RPOP", KEYS.block(0))],
+        "the next block is foreign": [("DEL", KEYS.block(0)), ("SET", KEYS.block(0), "foreign")],
+        "nothing is left": [("HSET", G.state, "offset", 6)],
+        "behind the end": [("HSET", G.state, "offset", 7)],
+    }
+    return found
+
+
+def odd_append_states() -> dict[str, list[tuple[Any, ...]]]:
+    """Return what makes the middle of a block one for the full path, by one thing alone."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for field, values in {
+        "mark": (3, ""),
+        "block": (5, 0, "04"),
+        "next": (4, 5, 7, 8, "06", ""),
+        "first": (7, "00", "x"),
+        "kept": (2, "00", "x"),
+        "joined": ("x", "01", "9" * 19),
+    }.items():
+        for value in values:
+            found[f"the log's {field} is {value!r}"] = [("HSET", KEYS.meta, field, value)]
+        found[f"the log has no {field}"] = [("HDEL", KEYS.meta, field)]
+    for key in (KEYS.meta, KEYS.block(1), KEYS.times, KEYS.news, KEYS.waiting):
+        found[f"foreign {key!r}"] = [("DEL", key), ("SET", key, "foreign")]
+        found[f"no {key!r}"] = [("DEL", key)]
+    # From here on Lua's own texts of numbers are not whole ones.
+    far = 10**14
+    found |= {
+        f"the end is {end}": [
+            ("HSET", KEYS.meta, "next", end, "first", end, "kept", end // 4),
+            ("RENAME", KEYS.block(1), KEYS.block(end // 4)),
+            ("DEL", KEYS.news),
+        ]
+        for end in (far - 2, far + 2)
+    }
+    found |= {
+        "kept blocks of evicted entries": [("HSET", KEYS.meta, "first", 5)],
+        "more in the block": [("RPUSH", KEYS.block(1), "more")],
+        "less in the block": [("RPOP", KEYS.block(1))],
+        "news to come": [("XADD", KEYS.news, "7-1", "n", 1)],
+        "an older moment": [("ZADD", KEYS.times, AT_MS - 5, 1)],
+        "a later moment": [("ZADD", KEYS.times, AT_MS + 5, 1)],
+    }
+    for name in ("g", "x"):
+        for until in (AT_MS, AT_MS + 1, AT_MS + 86_400_000, AT_MS + 86_400_001):
+            found[f"{name} waits until {until}"] = [("ZADD", KEYS.waiting, until, name)]
+    return found
+
+
+@pytest.mark.parametrize(
+    "twins",
+    ["redis7", *[pytest.param(each, marks=pytest.mark.slow) for each in EVERYWHERE[1:]]],
+    indirect=True,
+)
+def test_each_odd_state_of_a_block_is_one_for_the_full_path(twins: Twins) -> None:
+    facts = {"mark": 1, "block": 4, "next": 6, "first": 0, "kept": 0, "epoch": EPOCH}
+    usual: list[tuple[Any, ...]] = [
+        ("HSET", KEYS.meta, *sum(facts.items(), ()), "joined", 1, "group:g", 1),
+        ("RPUSH", KEYS.block(0), *[b"entry"] * 4),
+        ("RPUSH", KEYS.block(1), *[b"entry"] * 2),
+        ("ZADD", KEYS.times, AT_MS - 100, 0, AT_MS, 1),
+        ("ZADD", KEYS.full, AT_MS, 0),
+        ("XADD", KEYS.news, "6-0", "n", 1),
+    ]
+    for name, commands in {"usual": [], **odd_append_states()}.items():
+        ahead = int(name.split()[-1]) - 6 if name.startswith("the end is") else 0
+        for block, place, count in ((4, 6, 1), (4, 5, 1), (4, 5, 2), (4, 9, 1), (5, 6, 1)):
+            guess = ahead + place
+            twins.prepare([*usual, *commands], 1000 * AT_MS)
+            log, full = Log(twins.short, "l"), FullLog(twins.full, "l")
+            log.known = full.known = Known(block, guess)
+            calls = [partial(each.append, *[b"new"] * count) for each in (log, full)]
+            assert log._short([b"new"] * count) is not None
+            twins.check(*calls, f"{count} behind {guess} in blocks of {block} where {name}")
+            if name == "usual" and (block, count) == (4, 1) and guess < 8:
+                # Nothing was in vain.
+                assert not log._resting
+    for news in (58, 62, 63, 64):
+        for count in (1, 6):
+            commands = [("HSET", KEYS.meta, "block", 100, "next", news), ("DEL", KEYS.block(0))]
+            commands += [("RPUSH", KEYS.block(0), *[b"entry"] * news), ("DEL", KEYS.news)]
+            commands += [("XADD", KEYS.news, f"{each}-0", "n", 1) for each in (news - 1, news)]
+            twins.prepare([*usual, *commands], 1000 * AT_MS)
+            log, full = Log(twins.short, "l"), FullLog(twins.full, "l")
+            log.known = full.known = Known(100, news)
+            calls = [partial(each.append, *[b"new"] * count) for each in (log, full)]
+            twins.check(*calls, f"{count} behind {news}")
+            assert not log._resting
+
+
+@pytest.mark.parametrize("kind", ["plain", "acknowledged:60000:5"])
+@pytest.mark.parametrize(
+    "twins",
+    ["redis7", *[pytest.param(each, marks=pytest.mark.slow) for each in EVERYWHERE[1:]]],
+    indirect=True,
+)
+def test_each_odd_state_of_a_group_is_one_for_the_full_path(twins: Twins, kind: str) -> None:
+    facts = {"mark": 1, "block": 4, "next": 6, "first": 0, "kept": 0, "epoch": EPOCH}
+    own = {"mark": 1, "kind": kind, "epoch": EPOCH, "offset": 2, "turn": 1, "delivery": 2}
+    usual: list[tuple[Any, ...]] = [
+        ("HSET", KEYS.meta, *sum(facts.items(), ()), "joined", 1, "group:g", 1, "group:h", 1),
+        ("HSET", G.state, *sum(own.items(), ()), "lost", 0),
+        ("RPUSH", KEYS.block(0), *[b"entry"] * 4),
+        ("RPUSH", KEYS.block(1), *[b"entry"] * 2),
+        ("XADD", KEYS.news, "6-0", "n", 1),
+    ]
+    if kind != "plain":
+        usual.append(("ZADD", G.pending, AT_MS - 70, f"{0:016d}", AT_MS - 10, f"{1:016d}"))
+        usual.append(("HSET", G.attempts, 0, "1 1 m", 1, "1 2 m"))
+    held = [GroupEntry(offset, b"", 1, offset + 1) for offset in (0, 1)]
+    for name, commands in {"usual": [], **odd_group_states()}.items():
+        for what in ("read", "ack", "ack offsets"):
+            if kind == "plain" and what != "read":
+                continue
+            twins.prepare([*usual, *commands], 1000 * AT_MS)
+            calls: list[Callable[[], Any]] = []
+            for log in (Log(twins.short, "l"), FullLog(twins.full, "l")):
+                log.known = Known(4, 6, 0, (), EPOCH.encode())
+                log.receipts = Receipts(lambda _: KEYS.receipt(b"nonce"))
+                group = log.group("g", ack=kind != "plain", lease=60)
+                asked = {"read": (3, b"m", "", False, b""), "ack": held, "ack offsets": (0, 1)}
+                call = partial(look, group) if what == "read" else partial(_acked, group)
+                calls.append(partial(call, asked[what]))
+            taken: list[bool] = []
+            calls[0] = partial(is_by_short_path, twins, calls[0], taken)
+            twins.check(*calls, f"{what} where {name}")
+            assert name != "usual" or taken == [twins.is_real], what
+
+
+def _acked(group: Any, entries: Sequence[Any]) -> int:
+    done: int = group.ack(*entries)
+    return done

@@ -69,6 +69,10 @@ class Acked(int):
         made.ignored = ignored
         return made
 
+    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]
+        """Return the arguments of a copy, in another process, too."""
+        return int(self), self.ignored
+
 
 class Batch(list[tuple[Any, float]]):
     """Reserved members with their scores, lowest first.
