@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.processes import RUN
-from workstealing.spark.sessions import cores_of, named, run_each
+from workstealing.errors import ConfigurationError, SessionStoppedError
+from workstealing.spark.sessions import cores_of, named, run_each, told_of_a_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,3 +46,38 @@ def test_what_a_killed_jvm_leaves_lies_in_the_runs_folder(spark: SparkSession) -
     assert system.getProperty("java.io.tmpdir") == RUN
     if RUN != "/tmp":
         assert os.environ["SPARK_LOCAL_DIRS"] == RUN
+
+
+class Stopped:
+    """A session as PySpark leaves one that was stopped, or while it stops it."""
+
+    def __init__(self, of_the_jvm: object) -> None:
+        self.sparkContext = self
+        self._jsc = of_the_jvm
+
+    def sc(self) -> Stopped:
+        return self
+
+    def isStopped(self) -> bool:  # noqa: N802
+        return True
+
+
+def test_whatever_a_stopped_session_raises_is_one_sentence_of_ours(spark: SparkSession) -> None:
+    @told_of_a_stop("sweep()")
+    def work(_: object, error: Exception) -> None:
+        raise error
+
+    within = Stopped(Stopped(None))
+    for session in (Stopped(None), within):
+        for error in (AttributeError("'NoneType' has no attribute 'sc'"), RuntimeError("Job 7")):
+            with pytest.raises(SessionStoppedError, match=r"before sweep\(\) had ended") as told:
+                work(session, error)
+            assert told.value.__cause__ is error
+        # It says itself what is wrong.
+        with pytest.raises(ConfigurationError, match="no job"):
+            work(session, ConfigurationError("no job"))
+    # A session that goes on, and a JVM that does not tell.
+    unknown = Stopped(object())
+    for session in (spark, unknown):
+        with pytest.raises(LookupError):
+            work(session, LookupError())
