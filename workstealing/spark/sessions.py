@@ -35,15 +35,13 @@ def is_remote(spark: object) -> bool:
 
 
 def is_stopped(spark: Any) -> bool:
-    """Say whether somebody has stopped a session; False, too, if its JVM does not tell."""
+    """Say whether somebody has stopped a session; False, too, where nobody tells."""
     if is_remote(spark):
         return bool(spark.is_stopped)
-    # A context has let go of its JVM's one when it is stopped; until then that one tells.
-    context = spark.sparkContext._jsc  # noqa: SLF001 - there is no public way
-    if context is None:
-        return True
     with suppress(Exception):
-        return bool(context.sc().isStopped())
+        # A context has let go of its JVM's one when it is stopped; until then that one tells.
+        context = spark.sparkContext._jsc  # noqa: SLF001 - there is no public way
+        return context is None or bool(context.sc().isStopped())
     return False
 
 
@@ -208,7 +206,9 @@ def _quietly(cancel: Callable[[], Any]) -> None:
 def optimized_plan(table: DataFrame) -> str:
     """Return a table's plan as Spark would run it now, its caches included."""
     if hasattr(table, "_jdf"):
-        return str(table._jdf.queryExecution().withCachedData().toString())  # noqa: SLF001
+        # A table of its own: of one that was run before, Spark keeps the plan of that moment.
+        anew: Any = table.select("*")._jdf  # noqa: SLF001 - explain() prints it
+        return str(anew.queryExecution().withCachedData().toString())
     remote: Any = table
-    plans: str = remote._explain_string(extended=True)  # noqa: SLF001 - explain() prints it
+    plans: str = remote._explain_string(extended=True)  # noqa: SLF001 - the same
     return plans.partition(_OPTIMIZED)[2].partition(_PHYSICAL)[0]
