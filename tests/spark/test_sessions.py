@@ -9,6 +9,7 @@ import pytest
 
 from support.processes import RUN
 from workstealing.errors import ConfigurationError, SessionStoppedError
+from workstealing.spark import register, schema_of
 from workstealing.spark.sessions import cores_of, named, run_each, told_of_a_stop
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ def test_whatever_a_stopped_session_raises_is_one_sentence_of_ours(spark: SparkS
         # It says itself what is wrong.
         with pytest.raises(ConfigurationError, match="no job"):
             work(session, ConfigurationError("no job"))
+    for call in (register, schema_of):
+        with pytest.raises(SessionStoppedError, match=rf"before {call.__name__}\(\) had ended"):
+            call(Stopped(None))  # type: ignore[operator]
     # A session that goes on, and a JVM that does not tell.
     unknown = Stopped(object())
     for session in (spark, unknown):
