@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -68,8 +68,8 @@ def test_whatever_a_stopped_session_raises_is_one_sentence_of_ours(spark: SparkS
     def work(_: object, error: Exception) -> None:
         raise error
 
-    within = Stopped(Stopped(None))
-    for session in (Stopped(None), within):
+    stopped: Any = Stopped(None)
+    for session in (stopped, Stopped(stopped)):
         for error in (AttributeError("'NoneType' has no attribute 'sc'"), RuntimeError("Job 7")):
             with pytest.raises(SessionStoppedError, match=r"before sweep\(\) had ended") as told:
                 work(session, error)
@@ -79,9 +79,9 @@ def test_whatever_a_stopped_session_raises_is_one_sentence_of_ours(spark: SparkS
             work(session, ConfigurationError("no job"))
     for call in (register, schema_of):
         with pytest.raises(SessionStoppedError, match=rf"before {call.__name__}\(\) had ended"):
-            call(Stopped(None))  # type: ignore[operator]
+            call(stopped)
     # A session that goes on, and a JVM that does not tell.
-    unknown = Stopped(object())
-    for session in (spark, unknown):
+    others: tuple[object, ...] = (spark, Stopped(object()))
+    for other in others:
         with pytest.raises(LookupError):
-            work(session, LookupError())
+            work(other, LookupError())
