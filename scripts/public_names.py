@@ -56,7 +56,7 @@ _GIVEN = {
     "Lease",
     "LeasedIck",
 }
-_GIVEN |= {"Page", "SetsAside", "ShiftedTime"}
+_GIVEN |= {"Page", "SetsAside", "ShiftedTime", "SweepHandle"}
 VALUES = {
     "CLIENT": "In the place of an argument of a call: the client of the surveyed server.",
     "PATTERN": "In the place of an argument of a call: the pattern of the surveyed keys.",

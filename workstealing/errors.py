@@ -128,6 +128,10 @@ class ReplayDiffersError(WorkStealingError):
     """Spark writes a batch again with other rows than before, so neither can be kept whole."""
 
 
+class SessionStoppedError(WorkStealingError):
+    """The session of Spark was stopped before a call had ended; what the call has done stays."""
+
+
 class EvictionPolicyError(WorkStealingError):
     """The server may evict one part of a structure without the others."""
 

@@ -250,6 +250,14 @@ def test_what_cannot_be_reconciled_is_refused(spark: SparkSession, redis7: Redis
         reconcile(spark, make, cached.where("id <> '1'"))
     cached.unpersist()
     assert reconcile(spark, make, spark.range(3).selectExpr("id + 10 as id")).added == 3
+    # Spark keeps the plan of a table that it has run, as it was before the cache.
+    seen = spark.range(3).selectExpr("id + 10 as id")
+    assert len(seen.collect()) == 3
+    seen.persist()
+    with pytest.raises(ConfigurationError, match="held by Spark already"):
+        reconcile(spark, make, seen)
+    seen.unpersist()
+    assert reconcile(spark, make, seen).added == 0
     with pytest.raises(LayoutError, match="sub-sets"):
         reconcile(spark, tracked_set(redis7, "t", sub_sets=8), spark.range(3))
     with pytest.raises(ConfigurationError, match="made str"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support.processes import RUN
-from workstealing.spark.sessions import cores_of, named, run_each
+from workstealing.errors import ConfigurationError, SessionStoppedError
+from workstealing.spark import register, schema_of
+from workstealing.spark.sessions import cores_of, named, run_each, told_of_a_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,3 +47,41 @@ def test_what_a_killed_jvm_leaves_lies_in_the_runs_folder(spark: SparkSession) -
     assert system.getProperty("java.io.tmpdir") == RUN
     if RUN != "/tmp":
         assert os.environ["SPARK_LOCAL_DIRS"] == RUN
+
+
+class Stopped:
+    """A session as PySpark leaves one that was stopped, or while it stops it."""
+
+    def __init__(self, of_the_jvm: object) -> None:
+        self.sparkContext = self
+        self._jsc = of_the_jvm
+
+    def sc(self) -> Stopped:
+        return self
+
+    def isStopped(self) -> bool:  # noqa: N802
+        return True
+
+
+def test_whatever_a_stopped_session_raises_is_one_sentence_of_ours(spark: SparkSession) -> None:
+    @told_of_a_stop("sweep()")
+    def work(_: object, error: Exception) -> None:
+        raise error
+
+    stopped: Any = Stopped(None)
+    for session in (stopped, Stopped(stopped)):
+        for error in (AttributeError("'NoneType' has no attribute 'sc'"), RuntimeError("Job 7")):
+            with pytest.raises(SessionStoppedError, match=r"before sweep\(\) had ended") as told:
+                work(session, error)
+            assert told.value.__cause__ is error
+        # It says itself what is wrong.
+        with pytest.raises(ConfigurationError, match="no job"):
+            work(session, ConfigurationError("no job"))
+    for call in (register, schema_of):
+        with pytest.raises(SessionStoppedError, match=rf"before {call.__name__}\(\) had ended"):
+            call(stopped)
+    # A session that goes on, and a JVM that does not tell.
+    others: tuple[object, ...] = (spark, Stopped(object()))
+    for other in others:
+        with pytest.raises(LookupError):
+            work(other, LookupError())

@@ -127,6 +127,13 @@ def test_another_schema_is_refused() -> None:
         TrackedSetReader(options, own[:1])
 
 
+def test_it_is_not_written_to() -> None:
+    source = TrackedSetSource({"name": "ids"})
+    for write in (source.writer, source.streamWriter):
+        with pytest.raises(ConfigurationError, match=r"a table to read: .* TrackedSet.track\(\)"):
+            write(source.schema(), overwrite=False)
+
+
 def test_spark_reads_a_tracked_set(spark: SparkSession, server: AnyServer) -> None:
     register(spark)
     TrackedSet(server.client(), "ids", sub_sets=16).track(range(1_000))

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any
 from workstealing.doors import light_door
 
 if TYPE_CHECKING:
+    from workstealing.spark.checking import ExecutorCheck
+    from workstealing.spark.holding import SweepHandle
     from workstealing.spark.installing import accumulated, install, recruits
     from workstealing.spark.listening import listen
-    from workstealing.spark.reconciling import reconcile
+    from workstealing.spark.reconciling import Reconciled, reconcile
     from workstealing.spark.sampling import schema_of
     from workstealing.spark.sources import register
     from workstealing.spark.sweeping import sweep
     from workstealing.spark.workers import enlist_batch, enlisting
 
 __all__ = [
+    "ExecutorCheck",
+    "Reconciled",
+    "SweepHandle",
     "accumulated",
     "enlist_batch",
     "enlisting",
@@ -37,9 +42,11 @@ if not TYPE_CHECKING:
         __name__,
         {
             "workstealing.spark.workers": "enlist_batch enlisting",
+            "workstealing.spark.checking": "ExecutorCheck",
+            "workstealing.spark.holding": "SweepHandle",
             "workstealing.spark.installing": "accumulated install recruits",
             "workstealing.spark.listening": "listen",
-            "workstealing.spark.reconciling": "reconcile",
+            "workstealing.spark.reconciling": "Reconciled reconcile",
             "workstealing.spark.sampling": "schema_of",
             "workstealing.spark.sources": "register",
             "workstealing.spark.sweeping": "sweep",

@@ -61,7 +61,43 @@ class SweepWatch:
         time.sleep(seconds)
 
 
-class SweepHandle(SweepWatch):
+class _HeldWatch(SweepWatch):
+    """The watch of a sweep that is held: it keeps the progress, and hears of a `cancel`."""
+
+    def __init__(self) -> None:
+        self.progress = SweepProgress()
+        self.is_cancelled = threading.Event()
+
+    def begun(self, job: str, parts: int) -> None:
+        """Hear of the job and of its parts."""
+        self.progress = replace(self.progress, job=job, parts=parts, left=parts)
+
+    def ended_round(self, number: int, left: int, totals: Sequence[TurnResult]) -> None:
+        """Hear of what all rounds have done so far, by part."""
+        self.progress = replace(
+            self.progress,
+            left=left,
+            rounds=number,
+            items=sum(each.items for each in totals),
+            aborted=sum(each.aborted for each in totals),
+            failed=sum(each.failed for each in totals),
+            operations=sum(each.operations for each in totals),
+        )
+
+    def require_going(self) -> None:
+        """See whether a further round may begin. Raises: CancelledError if none may."""
+        if self.is_cancelled.is_set():
+            raise CancelledError(
+                f"the sweep was cancelled after {self.progress.rounds} rounds; what it has done"
+                " stays done"
+            )
+
+    def sleep(self, seconds: float) -> None:
+        """Pause between two rounds, until somebody cancels."""
+        self.is_cancelled.wait(seconds)
+
+
+class SweepHandle:
     """A sweep that goes on while its caller does something else.
 
     Arguments:
@@ -75,8 +111,7 @@ class SweepHandle(SweepWatch):
         self._spark: Any = spark
         self._group = group
         self._run = run
-        self._progress = SweepProgress()
-        self._is_cancelled = threading.Event()
+        self._watch = _HeldWatch()
         self._is_over = threading.Event()
         self._result: DataFrame | None = None
         self._error: BaseException | None = None
@@ -94,7 +129,7 @@ class SweepHandle(SweepWatch):
 
         It can be asked after its end, too.
         """
-        known = self._progress
+        known = self._watch.progress
         if self.is_done:
             return replace(known, seconds=self._ended - self._began)
         return replace(
@@ -113,7 +148,7 @@ class SweepHandle(SweepWatch):
         Returns: whether it has ended. Raises nothing of Spark's.
         """
         until = time.monotonic() + seconds_of(seconds, "seconds")
-        self._is_cancelled.set()
+        self._watch.is_cancelled.set()
         # Again and again: a stage may begin at this moment.
         while not self.is_done:
             with suppress(Exception):
@@ -131,7 +166,8 @@ class SweepHandle(SweepWatch):
             timeout: how long to wait, in seconds or a timedelta; None: to the end.
 
         Raises: TimeoutError if the sweep still goes on then; CancelledError (of concurrent.futures)
-        after a `cancel`; what `sweep` raises. Ctrl-C ends the waiting, and PySpark ends the stage.
+        after a `cancel`; what `sweep` raises, such as SessionStoppedError. Ctrl-C ends the waiting,
+        and PySpark ends the stage.
         """
         seconds = None if timeout is None else seconds_of(timeout, "timeout")
         if not self._is_over.wait(seconds):
@@ -141,53 +177,25 @@ class SweepHandle(SweepWatch):
         assert self._result is not None
         return self._result
 
-    def begun(self, job: str, parts: int) -> None:
-        """Hear of the job and of its parts."""
-        self._progress = replace(self._progress, job=job, parts=parts, left=parts)
-
-    def ended_round(self, number: int, left: int, totals: Sequence[TurnResult]) -> None:
-        """Hear of what all rounds have done so far, by part."""
-        self._progress = replace(
-            self._progress,
-            left=left,
-            rounds=number,
-            items=sum(each.items for each in totals),
-            aborted=sum(each.aborted for each in totals),
-            failed=sum(each.failed for each in totals),
-            operations=sum(each.operations for each in totals),
-        )
-
-    def require_going(self) -> None:
-        """See whether a further round may begin. Raises: CancelledError if none may."""
-        if self._is_cancelled.is_set():
-            raise CancelledError(
-                f"the sweep was cancelled after {self._progress.rounds} rounds; what it has done"
-                " stays done"
-            )
-
-    def sleep(self, seconds: float) -> None:
-        """Pause between two rounds, until somebody cancels."""
-        self._is_cancelled.wait(seconds)
-
     def _work(self) -> None:
         state = "failed"
         try:
-            self._result = self._run(self)
+            self._result = self._run(self._watch)
             state = "done"
         except CancelledError as error:
             self._error, state = error, "cancelled"
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it
             self._error = error
-            if self._is_cancelled.is_set():
+            if self._watch.is_cancelled.is_set():
                 # Spark's error for a stage that was cancelled.
                 state = "cancelled"
                 try:
-                    self.require_going()
+                    self._watch.require_going()
                 except CancelledError as cancelled:
                     self._error = cancelled
         finally:
             self._ended = time.monotonic()
-            self._progress = replace(self._progress, state=state)
+            self._watch.progress = replace(self._watch.progress, state=state)
             self._is_over.set()
 
 

@@ -55,7 +55,13 @@ from workstealing.spark.comparing import (
     applied,
 )
 from workstealing.spark.making import Factory, Recipe
-from workstealing.spark.sessions import cores_of, named, optimized_plan, run_each
+from workstealing.spark.sessions import (
+    cores_of,
+    named,
+    optimized_plan,
+    run_each,
+    told_of_a_stop,
+)
 from workstealing.spark.stages import Refusal, refusal_of
 from workstealing.store.budget import Budget
 from workstealing.structures.tracked_set import TrackedSet
@@ -124,6 +130,7 @@ class _FirstFindings:
     refusal: Refusal | None = None
 
 
+@told_of_a_stop("reconcile()")
 def reconcile(
     spark: SparkSession,
     tracked: Factory,
@@ -161,9 +168,9 @@ def reconcile(
     more ids than max_removed; ConfigurationError and LayoutError, before anything is changed;
     ConfigurationError if Spark already holds the table's rows (a cache, local rows), which may be
     old, while the tracked set has no source; ConnectionError if the first look cannot be made;
-    Spark's own errors. Steps that abort to the end or fail are left to TrackQueued and UntrackDone,
-    and counted, and `error` says why. Safe beside the application, the jobs and itself; a step is
-    two round trips and a question, or one round trip without a source.
+    SessionStoppedError; Spark's own errors. Steps that abort to the end or fail are left to
+    TrackQueued and UntrackDone, and counted, and `error` says why. Safe beside the application, the
+    jobs and itself; a step is two round trips and a question, or one round trip without a source.
     """
     recipe = Recipe(tracked, "tracked")
     seconds = checked_seconds(seconds, "a step's length")

@@ -10,6 +10,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from workstealing.errors import ConfigurationError
+from workstealing.spark.sessions import told_of_a_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ _COLUMNS = {
 }
 
 
+@told_of_a_stop("schema_of()")
 def schema_of(
     spark: SparkSession, match: str | None = None, *, rows: int = ROWS, **options: Any
 ) -> str:

@@ -13,7 +13,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from workstealing.errors import SessionStoppedError, WorkStealingError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,6 +32,52 @@ def is_remote(spark: object) -> bool:
     """Say whether a session is one of Spark Connect; nothing is imported."""
     module: Any = sys.modules.get("pyspark.sql.connect.session")
     return module is not None and isinstance(spark, module.SparkSession)
+
+
+def is_stopped(spark: Any) -> bool:
+    """Say whether somebody has stopped a session; False, too, where nobody tells."""
+    if is_remote(spark):
+        return bool(spark.is_stopped)
+    with suppress(Exception):
+        # A context has let go of its JVM's one when it is stopped; until then that one tells.
+        context = spark.sparkContext._jsc  # noqa: SLF001 - there is no public way
+        return context is None or bool(context.sc().isStopped())
+    return False
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def told_of_a_stop(name: str) -> Callable[[F], F]:
+    """Let a function say in a sentence that its session was stopped meanwhile.
+
+    Spark and PySpark raise a dozen different errors then, from the JVM's to an AttributeError. The
+    function's first argument is the session.
+
+    Arguments:
+        name: what the caller has called, for the error.
+
+    Raises: SessionStoppedError; of a session that goes on, and of this package, the error itself.
+    """
+
+    def wrap(call: F) -> F:
+        @wraps(call)
+        def told(spark: Any, *args: Any, **options: Any) -> Any:
+            try:
+                return call(spark, *args, **options)
+            except WorkStealingError:
+                raise
+            except Exception as error:
+                if not is_stopped(spark):
+                    raise
+                raise SessionStoppedError(
+                    f"the session of Spark was stopped before {name} had ended: what it has done"
+                    f" stays done; call {name} in a new session, which does the rest"
+                ) from error
+
+        return cast("F", told)
+
+    return wrap
 
 
 def will_be_remote(builder: Any) -> bool:
@@ -157,7 +206,9 @@ def _quietly(cancel: Callable[[], Any]) -> None:
 def optimized_plan(table: DataFrame) -> str:
     """Return a table's plan as Spark would run it now, its caches included."""
     if hasattr(table, "_jdf"):
-        return str(table._jdf.queryExecution().withCachedData().toString())  # noqa: SLF001
+        # A table of its own: of one that was run before, Spark keeps the plan of that moment.
+        anew: Any = table.select("*")._jdf  # noqa: SLF001 - explain() prints it
+        return str(anew.queryExecution().withCachedData().toString())
     remote: Any = table
-    plans: str = remote._explain_string(extended=True)  # noqa: SLF001 - explain() prints it
+    plans: str = remote._explain_string(extended=True)  # noqa: SLF001 - the same
     return plans.partition(_OPTIMIZED)[2].partition(_PHYSICAL)[0]

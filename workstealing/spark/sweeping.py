@@ -27,7 +27,7 @@ from workstealing.recruiting.checks import checked_count, checked_limit, checked
 from workstealing.recruiting.job import DivisibleJob, Job
 from workstealing.spark.holding import SweepHandle, SweepWatch
 from workstealing.spark.making import Factory, Recipe
-from workstealing.spark.sessions import cores_of, named, run_each
+from workstealing.spark.sessions import cores_of, named, run_each, told_of_a_stop
 from workstealing.spark.stages import (
     Orders,
     Refusal,
@@ -145,7 +145,7 @@ def sweep(
     seconds, drained, error, rounds. With wait=False a `SweepHandle`, with `progress()`, `cancel()`,
     `is_done` and `result()`, which returns the DataFrame or raises. Parts that are not drained are
     logged as well. Raises: ConfigurationError and LayoutError before anything is changed;
-    ConnectionError if the first look cannot be made.
+    ConnectionError if the first look cannot be made; SessionStoppedError.
 
     Safe beside live traffic, the jobs and other sweeps. A job that divides (HashFieldExpiry,
     KeyExpiry, QueueExpiry, MigrateToNative, MigrateToEmulated, AdoptHashes, FleetRebalance,
@@ -180,6 +180,7 @@ def sweep(
     return run(SweepWatch()) if wait else SweepHandle(spark, group, run)
 
 
+@told_of_a_stop("sweep()")
 def _run(
     spark: SparkSession,
     recipe: Recipe,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from workstealing.errors import ConfigurationError, MissingExtraError
 from workstealing.spark.making import DEFAULT_CLIENT
-from workstealing.spark.sessions import make_active
+from workstealing.spark.sessions import make_active, told_of_a_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +36,7 @@ _BOUNDS = {
 logger = logging.getLogger("workstealing.spark")
 
 
+@told_of_a_stop("register()")
 def register(
     spark: SparkSession, *, check: bool = False, client: str = DEFAULT_CLIENT
 ) -> list[ExecutorCheck]:

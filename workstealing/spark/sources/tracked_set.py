@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, StructType
@@ -107,6 +107,17 @@ class TrackedSetSource(Format[TrackedSetOptions]):
     def reader(self, schema: StructType) -> TrackedSetReader:
         """Return the reader; see `TrackedSetReader`."""
         return TrackedSetReader(self._options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002 - Spark's
+        """Refuse to write. Raises: ConfigurationError."""
+        raise self._options.wrong(
+            "it is a table to read: an application tracks ids by TrackedSet.track(), and"
+            " reconcile() makes the set equal to a table"
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's
+        """Refuse to write. Raises: ConfigurationError."""
+        self.writer(schema, overwrite)
 
 
 @dataclass(frozen=True, slots=True)
