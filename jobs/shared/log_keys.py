@@ -46,7 +46,7 @@ from workstealing.structures.log.blocks import (
     seal,
 )
 from workstealing.structures.log.entry_keys import DIGEST_BYTES, EntryKeys
-from workstealing.structures.stored import holding_ours, stored_number
+from workstealing.structures.stored import holding_ours, stored_number, unbelieved
 
 MOST_NOTED = 500
 """The most entries that one attempt notes."""
@@ -54,6 +54,7 @@ _FORGOTTEN = 100
 """About how many notes an attempt looks at for those whose entries are evicted."""
 _WINDOW = 8
 """A slice takes one of so many blocks, those with the most superseded entries."""
+_LONGEST_CURSOR = len(str(2**64))
 _WHAT = "blocks to compact by key"
 _FACTS = ("mark", "epoch", "block", "next", "first", "kept")
 _NOTES = ("epoch", "rule", "noted", "scan")
@@ -196,6 +197,12 @@ class KeyCompactor(LogEngine):
     def _now_in(self, time: Sequence[Any]) -> int:
         return int(time[0]) * 1000 + int(time[1]) // 1000 + self._log.clock_shift_ms
 
+    def _offset_in(self, text: Any) -> int:
+        return stored_number(self._keys.latest, "the offset of a key", text)
+
+    def _number_in(self, text: Any) -> int:
+        return stored_number(self._keys.superseded, "the number of a block", text)
+
     def _threshold(self, block: int) -> float:
         return max(1.0, self._settings.superseded * block)
 
@@ -212,12 +219,15 @@ class KeyCompactor(LogEngine):
         begin = stored_number(meta, "first", first, 0, tail)
         is_new = noted_epoch != epoch
         if not is_new and rule != self._entry_keys.rule:
+            other = (rule or b"").decode(errors="backslashreplace")
             raise ConfigurationError(
-                f"the log {self._log.name!r} is compacted by {(rule or b'').decode()!r}, and this"
-                f" compactor goes by {self._entry_keys.rule.decode()!r}: give all compactors of a"
-                " log the same compact_by; nothing was changed"
+                f"the log {self._log.name!r} is compacted by {other!r}, and this compactor goes by"
+                f" {self._entry_keys.rule.decode()!r}: give all compactors of a log the same"
+                " compact_by; nothing was changed"
             )
         at = 0 if is_new else stored_number(self._keys.latest, "noted", noted, 0, tail)
+        if scan is not None and not (scan.isdigit() and len(scan) <= _LONGEST_CURSOR):
+            raise unbelieved(self._keys.latest, "scan", scan, "a cursor")
         waiting = 0 if is_new else int(rewritable)
         return KeyLook(
             *(mark, epoch, size, tail, begin, max(at, begin), waiting, is_new, scan or b"0")
@@ -296,7 +306,7 @@ class KeyCompactor(LogEngine):
             for digest, before in zip(list(newest), known, strict=True):
                 if before is None:
                     continue
-                offset = stored_number(keys.latest, "the offset of a key", before)
+                offset = self._offset_in(before)
                 if offset >= newest[digest]:
                     del newest[digest]
                 elif offset >= seen.first:
@@ -331,9 +341,9 @@ class KeyCompactor(LogEngine):
         past = [
             digest
             for digest, offset in zip(flat[::2], flat[1::2], strict=True)
-            if len(digest) == DIGEST_BYTES and int(offset) < seen.first
+            if len(digest) == DIGEST_BYTES and self._offset_in(offset) < seen.first
         ]
-        freed = [each for each in blocks if int(each) < seen.first // seen.block]
+        freed = [each for each in blocks if self._number_in(each) < seen.first // seen.block]
         commands: list[Command] = [("HSET", keys.latest, "scan", cursor)]
         if past:
             commands.append(("HDEL", keys.latest, *past))
@@ -362,7 +372,7 @@ class KeyCompactor(LogEngine):
         if not found:
             return False
         name = found[int(self._random() * len(found))]
-        number = stored_number(keys.superseded, "the number of a block", name)
+        number = self._number_in(name)
         key = keys.block(number)
         with attempt(
             self._log.job_client, keys.latest, keys.superseded, key, slice=slice
@@ -404,7 +414,7 @@ class KeyCompactor(LogEngine):
             (known,) = current.read(("HMGET", self._keys.latest, *digests.values()))
             for place, offset in zip(digests, known, strict=True):
                 if offset is not None:
-                    newest = stored_number(self._keys.latest, "the offset of a key", offset)
+                    newest = self._offset_in(offset)
                     if newest > first + place:
                         left[place] = None
         return None if left == entries else left

@@ -20,6 +20,7 @@ from workstealing.errors import Aborted, ConfigurationError, DamagedBlockError, 
 from workstealing.jobs import LogCompactor, LogTrimmer
 from workstealing.jobs.shared.log_keys import KeyCompactor
 from workstealing.recruiting import Slice
+from workstealing.store.attempt import Attempt
 from workstealing.structures import Log
 from workstealing.structures.log.blocks import entries_of
 
@@ -272,8 +273,6 @@ def test_a_release_that_knows_no_holes_refuses_the_log(redis7: RedisServer) -> N
 
 def test_another_writer_comes_first(redis7: RedisServer, monkeypatch: Any) -> None:
     """Between the reads of an attempt and its EXEC, which is then aborted."""
-    from workstealing.store.attempt import Attempt
-
     client = redis7.client()
     commit = Attempt.commit
 
@@ -337,8 +336,6 @@ def test_another_writer_comes_between_two_reads(
     redis7: RedisServer, monkeypatch: Any, other: str, rewriting: bool
 ) -> None:
     """Of an attempt: then the block is another one than it was told, and no damage."""
-    from workstealing.store.attempt import Attempt
-
     client = redis7.client()
     log = log_of(client)
     log.append(*[{"user": "a", "n": n} for n in range(2 * BLOCK)])
@@ -375,10 +372,9 @@ def test_another_writer_comes_between_two_reads(
 def deleted_by_an_older_release(client: Any) -> None:
     """Leave the notes of a log that a release without compaction by key has deleted."""
     log = log_of(client)
-    log.append(*[{"user": "a", "n": n} for n in range(2 * BLOCK)])
-    job = LogCompactor(log_of(client), 1, cold=0, superseded=0, random=lambda: 0.0)
-    while not client.zcard(log.keys.superseded):
-        job.perform(Slice(1, 5.0))
+    log.append(*[{"user": user} for user in "qaaaraaz"])
+    keep_up(job_of(client, superseded=1))
+    assert client.zcard(log.keys.superseded) == 2
     # Without a hole its version is still the older one.
     assert client.hget(log.keys.meta, "mark") == b"1"
     notes = (log.keys.latest, log.keys.superseded)
@@ -401,11 +397,11 @@ def test_notes_of_a_log_that_an_older_release_has_deleted_say_nothing_of_the_nex
 ) -> None:
     client = redis7.client()
     deleted_by_an_older_release(client)
-    written = [{"user": user, "n": n} for n, user in enumerate("baccbdde")]
+    written = [{"user": user, "n": n} for n, user in enumerate("baccbzde")]
     log_of(client).append(*written)
     keep_up(job_of(client))
     assert entries_there(client) == expected(written)
-    assert client.hlen(log_of(client).keys.latest) == len("abcde") + 3
+    assert client.hlen(log_of(client).keys.latest) == len("abcdez") + 3
 
 
 @pytest.mark.parametrize("rewriting", [False, True])
@@ -550,3 +546,53 @@ def test_a_compressed_block_that_gets_holes_is_compressed_again(redis7: RedisSer
     assert (log.stats().compressed, client.zrange(log.keys.raw, 0, -1)) == (0, [b"0", b"1"])
     keep_up(LogCompactor(log_of(client, None), 20, cold=0))
     assert log.stats().compressed == 2
+
+
+def test_two_compactors_note_a_block_once(redis7: RedisServer, monkeypatch: Any) -> None:
+    """Also one in which nothing is superseded."""
+    client = redis7.client()
+    log_of(client).append(*[{"user": user} for user in "abcdefgh"])
+    keep_up(LogCompactor(log_of(client, None), 20, cold=0))
+    commit = Attempt.commit
+
+    def late(current: Attempt, *commands: Any) -> Any:
+        monkeypatch.setattr(Attempt, "commit", commit)
+        assert job_of(client).perform(Slice(1, 5.0)) == 1
+        return commit(current, *commands)
+
+    monkeypatch.setattr(Attempt, "commit", late)
+    with pytest.raises(Aborted):
+        job_of(client).perform(Slice(1, 5.0))
+
+
+def test_evicted_blocks_are_no_backlog(redis7: RedisServer) -> None:
+    client = redis7.client()
+    log = log_of(client)
+    log.append(*[{"user": "a"}] * 6 * BLOCK)
+    keep_up(LogCompactor(log_of(client, None), 20, cold=0))
+    assert job_of(client).backlog().count == 6
+    log.evict(3 * BLOCK + 1)
+    assert job_of(client).backlog().count == 3
+
+
+def test_a_block_that_is_too_large_is_passed(redis7: RedisServer) -> None:
+    client = redis7.client()
+    large = {"user": "a", "text": "x" * 5000}
+    written = [large, large, *[{"user": "b"}] * (BLOCK - 2), *[{"user": "a"}] * BLOCK]
+    log_of(client).append(*written)
+    job = job_of(client, most_bytes=2000)
+    for _ in range(30):
+        job.perform(Slice(20, 5.0))
+    assert job.too_large >= 1
+    assert entries_there(client) == [*written[:BLOCK], *[None] * (BLOCK - 1), {"user": "a"}]
+
+
+def test_a_newer_version_that_may_be_written_stays_the_newer_one(redis7: RedisServer) -> None:
+    client = redis7.client()
+    log = log_of(client)
+    log.append(*[{"user": "a"}] * 2 * BLOCK)
+    newer = {"mark": "3", "readable_from": "2", "writable_from": "2"}
+    client.hset(log.keys.meta, mapping=newer)
+    keep_up(job_of(client))
+    assert entries_there(client)[:-1] == [None] * (2 * BLOCK - 1)
+    assert client.hmget(log.keys.meta, *newer) == [b"3", b"2", b"2"]

@@ -8,8 +8,8 @@ import pytest
 
 from support.any_server import AnyServer
 from support.patience import patient  # noqa: F401 - an autouse fixture
-from workstealing.errors import LayoutError
-from workstealing.jobs import LogTrimmer
+from workstealing.errors import ConfigurationError, LayoutError
+from workstealing.jobs import LogCompactor, LogTrimmer
 from workstealing.recruiting.slice import Slice
 from workstealing.structures import Log
 from workstealing.structures.log.writing import MOST_IN_VAIN
@@ -139,3 +139,40 @@ def test_a_recruit_evicts_nothing_either(
     # By age its entries go.
     late = LogTrimmer(Log(client, "l", block=10, clock_shift_ms=3_600_000), max_age=60)
     assert late.perform(Slice(3, 30.0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("what", "damage"),
+    [
+        ("latest", ("HSET", "latest", b"d" * 16, "junk")),
+        ("latest", ("HSET", "latest", b"d" * 16, "-1")),
+        ("latest", ("HSET", "latest", "noted", "junk")),
+        ("latest", ("HSET", "latest", "noted", "31")),
+        ("latest", ("HSET", "latest", "scan", "junk")),
+        ("compact_by", ("HSET", "latest", "rule", b"\xff")),
+        ("superseded", ("ZADD", "superseded", 9, "junk")),
+        ("superseded", ("ZADD", "superseded", 9, "-1")),
+    ],
+)
+def test_notes_of_compaction_by_key_that_are_damaged_are_not_believed(
+    any_server: AnyServer, what: str, damage: tuple[Any, ...]
+) -> None:
+    client = any_server.client()
+    log = Log(client, "l", block=10, compact_by=lambda data: data)
+    log.append(*(str(each) for each in range(25)))
+    job = LogCompactor(log, cold=0, codec="none", superseded=1, random=lambda: 0.0)
+    while job.backlog().count:
+        job.perform(Slice(1, 10.0))
+    log.append(*(str(each) for each in range(25, 30)))
+    log.evict(4)
+    key = {"latest": log.keys.latest, "superseded": log.keys.superseded}[damage[1]]
+    client.execute_command(damage[0], key, *damage[2:])
+    before = client.hgetall(log.keys.latest), client.zrange(log.keys.superseded, 0, -1)
+    error, text = LayoutError, rf"{what}.* where"
+    if what == "compact_by":
+        error, text = ConfigurationError, what
+    with pytest.raises(error, match=text):
+        job.perform(Slice(1, 10.0))
+    after = client.hgetall(log.keys.latest), client.zrange(log.keys.superseded, 0, -1)
+    assert after == before
+    assert log.read(5, 99) == [b"%d" % each for each in range(5, 30)]

@@ -310,6 +310,33 @@ def test_a_forbidden_command_is_the_error_of_the_calls_that_need_it(redis7: Redi
         control.acl_deluser("some")
 
 
+def test_an_unusual_call_that_fails_leaves_its_neighbours_alone(redis7: RedisServer) -> None:
+    hashes = emulated(redis7.client())
+    for name in ("a", "b", "c"):
+        hashes.hsetex(name, mapping={"f": 1, "g": 1}, ex=HOUR)
+    # Of a hash of which something has expired, each deadline is asked for.
+    hashes.client.zadd(NAMES.deadlines(b"b"), {"g": 1})
+    control = redis7.client()
+    control.acl_setuser("some", enabled=True, nopass=True, commands=["+@all"], keys=["*"])
+    some = emulated(redis7.client(username="some", password="any"))
+    some.open()
+    control.acl_setuser("some", commands=["-zmscore"])
+    try:
+        p = some.pipeline()
+        for name in ("a", "b", "c"):
+            p.hgetex(name, "f", ex=9 * HOUR)
+        for name in ("a", "b", "c"):
+            p.hmget(name, "f")
+        results = p.execute(raise_on_error=False)
+    finally:
+        control.acl_deluser("some")
+    assert [results[each] for each in (0, 2, 3, 5)] == [[b"1"]] * 4
+    for refused in (results[1], results[4]):
+        assert isinstance(refused, redis.ResponseError)
+        assert "run this command" in str(refused)
+    assert [hashes.httl(name, "f")[0] > 8 * HOUR for name in ("a", "b", "c")] == [True, False, True]
+
+
 @pytest.mark.parametrize("transaction", [True, False])
 def test_neighbours_of_a_foreign_layout_are_refused_each(
     redis7: RedisServer, transaction: bool
