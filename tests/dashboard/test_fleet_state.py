@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError
 
 from workstealing.cli.explain import _circumstances
 from workstealing.cli.status import as_dict, as_text, complaints, headline, is_well
@@ -25,6 +25,7 @@ from workstealing.dashboard.fleet_state import (
     AWAY,
     DENIED,
     FULL,
+    LOGIN,
     SHORT_LIVED,
     SILENT,
     STEPS,
@@ -237,6 +238,16 @@ def test_structures_of_a_dead_server_are_one_line_and_are_asked_once() -> None:
     assert complaints(seen) == [line]
     assert page(seen, "default", "viewer")["alarms"] == [line]
     assert (seen.jobs[0].keeps_up, seen.jobs[0].why) == (None, f"{SHOP} does not answer")
+
+
+def test_a_server_that_refuses_a_password_is_not_away() -> None:
+    def ask() -> int:
+        raise AuthenticationError("invalid username-password pair or user is disabled.")
+
+    fleet = Fleet(process(1))
+    fleet.watched = [Watched("tidy", "volatile hashes", ask, job="tidy", server=SHOP)]
+    line = f"{SHOP} refuses the name or the password (AuthenticationError); nothing is known of"
+    assert complaints(fleet.seen()) == [f"{line} tidy{then(LOGIN)}"]
 
 
 def test_a_ledger_that_is_away_leaves_its_last_figures_as_old_ones() -> None:

@@ -59,6 +59,8 @@ class TestTheTask:
         monkeypatch.setattr(checking, "_TASK_SECONDS", 0.0)
         for name in ("pyspark", "py4j"):
             (tmp_path / name).symlink_to(SITE / name)
+        # A checkout in the driver's folder: Python takes it for a package with nothing in it.
+        (tmp_path / "workstealing").mkdir()
         program = (
             f"import json, sys; sys.path[:0] = [{str(tmp_path)!r}]\n"
             "from pyspark.cloudpickle import loads\n"

@@ -41,12 +41,14 @@ _SHORT_SECONDS = 60.0
 _FEWEST_SHORT = 10
 
 
-AWAY, WAY, SILENT, FULL, SHORT_LIVED = "away", "way", "silent", "full", "short_lived"
+AWAY, WAY, LOGIN, SILENT, FULL = "away", "way", "login", "silent", "full"
+SHORT_LIVED = "short_lived"
 DENIED, FAILED, BEHIND, PAUSED = "denied", "failed", "behind", "paused"
 
 STEPS = {
     AWAY: "start it, or mend the way to it; docs/runbook.md#workstealingunreached",
     WAY: "mend the way from there to it; docs/runbook.md#workstealingunreached",
+    LOGIN: "give its client's URL the right name and password",
     SILENT: "look at the processes and their logs; docs/runbook.md#workstealingfleetsilent",
     FULL: "raise its maxmemory, or free some; docs/runbook.md#workstealingnotreported",
     SHORT_LIVED: "their logs and their supervisor say why; docs/runbook.md#workstealingfleetsilent",
@@ -354,7 +356,10 @@ def merged(
             yield f"{each.sentence()}{more}{asked}{then(step)}"
     for server, (error, parts) in left.items():
         needs = f"; nothing is known of {few(parts)}" if parts else ""
-        yield f"{server} does not answer ({error}){needs}{then(AWAY)}"
+        fault, step = "does not answer", AWAY
+        if error.partition(":")[0] == "AuthenticationError":
+            fault, step = "refuses the name or the password", LOGIN
+        yield f"{server} {fault} ({error}){needs}{then(step)}"
 
 
 def server_of_client(client: Any) -> str | None:

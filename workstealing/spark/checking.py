@@ -155,8 +155,10 @@ def looking(client: str) -> Callable[[Any], dict[str, Any]]:
             except ImportError:
                 said["missing"].append(name)
                 continue
-            if name == "workstealing" and getattr(module, "__version__", "") != own:
-                said["missing"].append(f"release {own} of workstealing")
+            if name == "workstealing" and getattr(module, "__version__", None) != own:
+                # A folder of that name, such as a checkout, is a package without a file.
+                is_there = getattr(module, "__file__", None) is not None
+                said["missing"].append(f"release {own} of workstealing" if is_there else name)
         if not said["missing"]:
             asking = importlib.import_module("workstealing.spark.checking")
             said["answer"] = asking.asked(client)
