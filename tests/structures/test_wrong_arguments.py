@@ -465,13 +465,15 @@ def test_a_wrong_argument_is_said_and_nothing_is_sent(redis7: RedisServer, case:
     client = redis7.client()
     made = make(client)
     call = getattr(made, method)
+    before = commands_of(client)
     for value in VALUES:
         some, named = replaced(args, options, place, value)
-        before = commands_of(client)
         error = refusal(call, some, named)
+        now = commands_of(client)
         if error is not None:
-            assert commands_of(client) == before, (value, error)
+            assert now == before, (value, error)
             assert_clear(error, call, place, value)
+        before = now
 
 
 @pytest.mark.parametrize("case", [each for each in cases() if each.values[0][0] in ASYNC])
