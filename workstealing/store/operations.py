@@ -38,6 +38,7 @@ from workstealing.store.scripts import Script
 from workstealing.store.sending import (
     SentOnce,
     ask_uncached,
+    keep_bytes,
     node_known,
     not_sent_again,
     once_on_cluster,
@@ -175,6 +176,7 @@ class RoundTrip:
         options = {} if self._on_cluster else {"transaction": transaction}
         self._target = client.pipeline(**options)
         self._is_ordered = is_ordered
+        self._keeps_bytes = False
         self._sent: set[str] = set()
         # The operations that name their script by its digest, by their place.
         self._by_digest: dict[int, Operation] = {}
@@ -238,6 +240,9 @@ class RoundTrip:
             # A cluster's pipeline sends again what a moved slot refused, by the same words.
             words = (SentOnce(words[0]), *words[1:])
         options = operation.options
+        if self.is_transaction and not self._keeps_bytes and NEVER_DECODE in options:
+            self._keeps_bytes = True
+            keep_bytes(self._target)
         if self._on_cluster and operation.script is not None:
             options = {**options, **node_known(self._client, operation.keys)}
         self._target.execute_command(*words, **options)

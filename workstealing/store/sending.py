@@ -1,4 +1,4 @@
-"""Calls that redis-py's usual way would harm: they are sent once, read fresh, or sent aside.
+"""Calls that redis-py's usual way would harm: sent once, read fresh, kept as bytes, sent aside.
 
 Sent once: if a reply was cut off, nobody knows whether the command was done. If redis-py's retries
 send the command again, a count may count twice, and an `add` of an absent key may answer that the
@@ -7,6 +7,8 @@ key was there. So a call whose repetition would do, or answer, something else is
 Read fresh: a client with a `CacheConfig` answers a command from a reply that it has kept. It needs
 the keys of each command as an option, and what it has kept outlives the deadline of a field. Such
 reads bypass its client-side cache.
+
+Kept as bytes: redis-py decodes all of EXEC's reply, also for commands that ask for bytes.
 
 Sent aside: a caller that is interrupted gives back what it may have been granted. The caller's own
 connection may still owe it a reply, its pool may be full, and redis-py would try again for a long
@@ -17,10 +19,12 @@ are sent in a bounded time, on a connection of their own.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.exceptions import ConnectionError, DataError, ResponseError, TimeoutError
 
 from workstealing.errors import ResentError, WorkStealingError, is_pool_full
@@ -47,6 +51,46 @@ class SentOnce(str):
             raise ResentError(str(self))
         self._is_sent = True
         return super().encode(*args, **options)
+
+
+def keep_bytes(target: Any) -> None:
+    """Let a pipeline of redis-py, one MULTI/EXEC, give the replies to `NEVER_DECODE` as bytes.
+
+    Arguments:
+        target: of a client of either kind; all others of its replies are decoded as ever.
+    """
+    encoder = target.connection_pool.get_encoder()
+    if not encoder.decode_responses:
+        return
+    parse = target.parse_response
+
+    def decoded(reply: Any) -> Any:
+        if isinstance(reply, list | set):
+            return type(reply)(map(decoded, reply))
+        if isinstance(reply, dict):
+            return {decoded(name): decoded(value) for name, value in reply.items()}
+        return encoder.decode(reply)
+
+    def of_commands(reply: Any) -> Any:
+        if not isinstance(reply, list):
+            # Of MULTI, or of a command that is queued.
+            return reply
+        sent = [options for _, options in target.command_stack if EMPTY_RESPONSE not in options]
+        return [
+            each if NEVER_DECODE in options else decoded(each)
+            for each, options in zip(reply, sent, strict=True)
+        ]
+
+    def read(connection: Any, name: Any, **options: Any) -> Any:
+        if name != "_":
+            return parse(connection, name, **options)
+        reply = parse(connection, name, **{NEVER_DECODE: True})
+        return awaited(reply) if inspect.isawaitable(reply) else of_commands(reply)
+
+    async def awaited(reply: Any) -> Any:
+        return of_commands(await reply)
+
+    target.parse_response = read
 
 
 class MayRepeat(str):

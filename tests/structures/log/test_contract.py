@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any
 
 import pytest
+import redis
 
 from support.at_once import at_once
 from support.patience import GUARD_SECONDS, ROUNDING_SECONDS
-from support.servers import AnyServer
+from support.servers import AnyServer, RedisServer
 from workstealing.errors import ConfigurationError, CrossSlotError, LayoutError
-from workstealing.structures import Log, LogRange, LogStats
+from workstealing.structures import AsyncLog, Log, LogRange, LogStats
 from workstealing.structures.log import reading, writing
 from workstealing.structures.log.blocks import seal
 
@@ -77,6 +78,42 @@ def test_entries_are_bytes_whatever_the_client_decodes(
     assert log.evict(9) == 10
     assert log.stats()[:5] == LogStats(15, 2, 2, 0, 0, 0, 0)[:5]
     assert log.delete()
+
+
+@pytest.mark.parametrize("transaction", [False, True])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_entries_are_bytes_in_a_pipeline_whose_client_decodes(
+    any_server: AnyServer, protocol: int, transaction: bool
+) -> None:
+    log = log_on(any_server, client={"decode_responses": True, "protocol": protocol})
+    entries = [bytes([number, 255 - number]) for number in range(25)]
+    log.append(*entries)
+    group = log.group("g", ack=True)
+    group.stats()
+    p = log.pipeline(transaction).read(0, 25).plain.set("text", "ü").append(b"\xff")
+    assert p.plain.get("text").execute() == [entries, True, 25, "ü"]
+    q = group.pipeline(transaction)
+    q.read(3).hset("hash", mapping={"ä": "ö"}).hgetall("hash")
+    found, *others = q.execute()
+    assert [each.entry for each in found] == entries[:3]
+    assert others == [1, {"ä": "ö"}]
+    assert group.pipeline(transaction).ack(*found).execute() == [3]
+
+
+async def test_entries_are_bytes_in_an_asyncio_pipeline_whose_client_decodes(
+    redis7: RedisServer,
+) -> None:
+    async with redis7.async_client(decode_responses=True) as client:
+        log = AsyncLog(client, "l", 10)
+        await log.append(b"\xff", b"b")
+        # Nothing is sent for no keys.
+        p = log.pipeline().plain.set("text", "ü").read(0, 9).plain.mget([]).plain.mget("text", "x")
+        assert await p.plain.sadd("set", "ü").plain.smembers("set").execute() == [
+            *(True, [b"\xff", b"b"], [], ["ü", None], 1, {"ü"}),
+        ]
+        p = log.pipeline().read(0, 1).plain.incr("text").plain.get("text")
+        refused = (await p.execute(raise_on_error=False))[1]
+        assert isinstance(refused, redis.ResponseError)
 
 
 def test_negative_offsets_count_from_the_end(log: Log, any_server: AnyServer) -> None:
