@@ -136,6 +136,8 @@ def test_twice_is_an_error_and_changes_nothing(
 ) -> None:
     extension = WorkStealing(app, recruiter)
     before = app.wsgi_app
+    with pytest.raises(ConfigurationError, match="recruiter= is <Flask 'shop'>; expected a Recr"):
+        WorkStealing(Recruiter(), app)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"'shop'.*once"):
         WorkStealing(app, recruiter)
     assert app.extensions["workstealing"] is extension

@@ -13,6 +13,8 @@ from wsgiref.validate import validator
 import pytest
 
 import workstealing
+from workstealing.errors import ConfigurationError
+from workstealing.integrations.asgi import WorkStealingMiddleware as AsgiMiddleware
 from workstealing.integrations.wsgi import (
     Headers,
     WorkStealingMiddleware,
@@ -593,6 +595,17 @@ def test_headers_are_found_in_any_case() -> None:
     assert len(headers) == 2
     with pytest.raises(KeyError):
         headers["X-Missing"]
+
+
+@pytest.mark.parametrize("middleware", [WorkStealingMiddleware, AsgiMiddleware])
+def test_arguments_in_another_order_are_refused(middleware: Any) -> None:
+    def application(*_: object) -> list[bytes]:
+        return []
+
+    with pytest.raises(ConfigurationError, match=r"recruiter= is <function .* behind the applicat"):
+        middleware(Recruiter(), application)
+    with pytest.raises(ConfigurationError, match="when= is True; expected a function of the resp"):
+        middleware(application, Recruiter(), when=True)
 
 
 def test_a_response_can_only_be_read() -> None:

@@ -319,7 +319,9 @@ class TestLeases:
         assert fourth.rows == ["one more"]
         # The first one has lost its leases meanwhile, to another one.
         first.idle = 0
-        with pytest.raises(NoLease, match="is being read by another consumer"):
+        with pytest.raises(
+            NoLease, match=r"is being read by another consumer.*waitForLeaseSeconds"
+        ):
             first.idle_twice()
 
     def test_a_second_query_waits_for_one_that_begins_and_then_fails(

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from workstealing.errors import ConfigurationError, MissingExtraError
-from workstealing.integrations.wsgi import Exchange, WorkStealingMiddleware, or_default
+from workstealing.integrations.wsgi import Exchange, WorkStealingMiddleware, checked_setting
 from workstealing.recruiting.deferral import Enlister, When, current
 
 try:
@@ -51,7 +51,7 @@ class WorkStealing:
         recruiter: Enlister | None = None,
         when: When | None = None,
     ) -> None:
-        self._recruiter = or_default(recruiter)
+        self._recruiter = checked_setting(recruiter, when)
         self._when = when
         if app is not None:
             self.init_app(app)

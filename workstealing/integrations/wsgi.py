@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from workstealing.errors import ConfigurationError
 from workstealing.recruiting.deferral import Deferral, Enlister, When, current
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Middleware(Generic[AppT]):
         when: When | None = None,
     ) -> None:
         self._app = app
-        self._recruiter = or_default(recruiter)
+        self._recruiter = checked_setting(recruiter, when)
         self._when = when
         self._draw: Any = getattr(self._recruiter, "draw", None) if when is None else None
 
@@ -154,6 +155,21 @@ def or_default(recruiter: Enlister | None) -> Enlister:
     from workstealing.recruiting.recruiter import default_recruiter
 
     return default_recruiter
+
+
+def checked_setting(recruiter: Enlister | None, when: object) -> Enlister:
+    """Return the recruiter, or the default one; for integrations, when they are set up.
+
+    Raises: ConfigurationError for something else than a recruiter, such as the application, or a
+    `when` that is no function: each request would show it.
+    """
+    if recruiter is not None and not callable(getattr(recruiter, "enlist", None)):
+        raise ConfigurationError(
+            f"recruiter= is {recruiter!r}; expected a Recruiter, behind the application"
+        )
+    if when is not None and not callable(when):
+        raise ConfigurationError(f"when= is {when!r}; expected a function of the response")
+    return or_default(recruiter)
 
 
 class Exchange(Deferral):

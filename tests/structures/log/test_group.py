@@ -312,6 +312,16 @@ def test_plain_groups_have_nothing_pending(any_server: AnyServer) -> None:
         group.ack(entry)
 
 
+def test_a_list_of_entries_is_refused_without_their_texts(redis7: RedisServer) -> None:
+    group = filled(redis7).group("mail", ack=True)
+    entries = group.read(2)
+    with pytest.raises(
+        ConfigurationError, match=r"^ack\(\) was given a list: .* ack\(\*entries\)$"
+    ):
+        group.ack(entries)  # type: ignore[arg-type]
+    assert group.ack(*entries) == 2
+
+
 # Settings, arguments, deleting, what is foreign.
 
 

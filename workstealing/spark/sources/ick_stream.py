@@ -380,6 +380,7 @@ def _refuse_others(
             )
         raise NoLease(
             f"format {FORMAT!r}: {name!r} is being read by another consumer, {each.consumer!r},"
-            f" whose leases last for another {left}, and longer while it runs: stop that one"
-            " and start this query again after that, or give each query a ShardedIck of its own"
+            f" whose leases last for another {left}, and longer while it runs: stop that one and"
+            " start this query again after that, let it wait by the option 'waitForLeaseSeconds',"
+            " or give each query a ShardedIck of its own"
         )

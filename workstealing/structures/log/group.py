@@ -106,6 +106,10 @@ class _GroupOperations(GroupReading):
                 f"the group {self.name!r} is a plain one, in which nothing is acknowledged: open it"
                 " with ack=True"
             )
+        if any(isinstance(each, list) for each in entries):
+            raise ConfigurationError(
+                "ack() was given a list: give its entries, as in ack(*entries)"
+            )
         return self._acknowledging(
             [
                 (entry.offset, entry.delivery)
