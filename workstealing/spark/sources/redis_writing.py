@@ -25,7 +25,7 @@ from workstealing.spark.sources.pipelines import (
     of_one_command,
 )
 from workstealing.spark.sources.redis_columns import Shape, shape_of
-from workstealing.spark.sources.redis_once import EntriesOnce, is_known_id
+from workstealing.spark.sources.redis_once import EntriesOnce, is_known_id, of_each_key
 from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
 from workstealing.spark.sources.redis_remembering import KeysTogether
 from workstealing.store.connection import Command, Commands, Packed
@@ -151,7 +151,7 @@ class PlainWrite:
         is_whole = shape.kind != "string" and (
             shape.has_ttl or options.ttl_seconds is not None or options.replaces is True
         )
-        call = calls.in_transactions if is_whole else calls.on_keys
+        call = calls.in_transactions if is_whole or self._once is not None else calls.on_keys
         self._calls: Bounded[_Write] = Bounded(lambda writes: self._send(call, writes))
         self._rows = self._commands = 0
         self._plain, self._may_expire = calls, False
@@ -203,6 +203,8 @@ class PlainWrite:
         for key, content in self._waiting.items():
             self._put_content(key, content)
         self._calls.flush()
+        if self._once is not None:
+            self._once.finish()
         return WrittenKeys(self._rows, self._commands)
 
     def _gather(self, contents: dict[bytes, _Content], last: bytes) -> None:
@@ -277,6 +279,7 @@ class PlainWrite:
     ) -> None:
         groups = self._with_deadlines(writes)
         if self._once is not None:
+            groups = of_each_key(groups)
             self._once.before(groups)
         known: list[tuple[bytes, Command]] = []
         for (key, commands), replies in zip(groups, call(groups), strict=True):
