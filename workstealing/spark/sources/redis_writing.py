@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 # A key that is replaced is written by one transaction, which the server runs in one go.
 MOST_OF_A_KEY = 64 * 1024 * 1024
+# A script gives a command up to some 8,000 arguments, as many as its Lua can hand on at once.
+MOST_FIELDS_OF_AN_ENTRY = 3_900
+# Another text at the place of an id would be an option of XADD: MAXLEN, for instance.
+_ID = re.compile(rb"\*|[0-9]{1,20}(-([0-9]{1,20}|\*))?")
 # The commands that tell a key of each type from others.
 _LENGTHS = {"hash": "HLEN", "list": "LLEN", "set": "SCARD", "zset": "ZCARD", "stream": "XLEN"}
 _NEEDED = {
@@ -157,6 +162,8 @@ class PlainWrite:
         self._plain, self._may_expire = calls, False
         # The server refuses an id that is not above all others of the stream.
         self._has_ids = shape.kind == "stream" and "id" in shape.own
+        # Then a script writes the entries.
+        self._is_narrow = self._has_ids and is_whole and not options.replaces
         # Of a key that is replaced, the rows must be there all at once.
         self._is_gathering = options.replaces is True and not shape.is_a_row_a_key
         self._waiting: dict[bytes, _Content] = {}
@@ -416,6 +423,13 @@ class PlainWrite:
                     f"an entry of the stream {keys[number]!r} has no field that is not null: leave"
                     " such rows out",
                 )
+            if self._is_narrow and len(row) > 2 * MOST_FIELDS_OF_AN_ENTRY:
+                raise _wrong(
+                    number,
+                    f"an entry of the stream {keys[number]!r} has {len(row) // 2:,} fields, but"
+                    f" with ids and a time to live {MOST_FIELDS_OF_AN_ENTRY:,} are the most: leave"
+                    " one of these two out, or write writeMode=overwrite",
+                )
             yield row
 
     def _ids(self, columns: dict[str, Any], keys: list[bytes]) -> list[bytes]:
@@ -423,7 +437,15 @@ class PlainWrite:
             return self._once.ids(keys)
         if "id" not in columns:
             return [b"*"] * len(keys)
-        return [each or b"*" for each in as_bytes(columns["id"])]
+        found = [b"*" if each is None else each for each in as_bytes(columns["id"])]
+        for number, each in enumerate(found):
+            if not _ID.fullmatch(each):
+                raise _wrong(
+                    number,
+                    f"the id of an entry of the stream {keys[number]!r} is none: give two numbers,"
+                    " as in 1700000000000-0, or null for the server's next one",
+                )
+        return found
 
     def _maps(self, column: Any, keys: list[bytes]) -> Iterator[Any]:
         rows = (
