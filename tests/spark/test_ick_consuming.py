@@ -374,6 +374,17 @@ class TestLeases:
         # Moments pass by themselves on a busy machine.
         assert 300 < second.slept <= 602
 
+    def test_a_query_of_one_batch_waits_in_one_piece(self, redis7: RedisServer) -> None:
+        """With once=True an empty batch would be its end, as if nothing had been there."""
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        sharded.lease_all("worker 6", 30)
+        run = Run(redis7.url, Checkpoint(), patience=1200, limit=ReadAllAvailable())
+        assert [run.step(), run.step()] == ["latest", "offset"]
+        assert 15 < run.slept <= 32
+        run.until("done")
+        assert sorted(run.rows) == sorted(MEMBERS)
+
     @pytest.mark.parametrize("available_now", [False, True])
     def test_a_query_that_has_waited_for_long_enough_fails(
         self, redis7: RedisServer, available_now: bool

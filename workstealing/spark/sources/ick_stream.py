@@ -133,7 +133,7 @@ class IckConsumer:
             self._rest.wait(self._sleep)
         shards = self._look()
         if self._leases is None:
-            found = self._wait_for_others(start, shards)
+            found = self._wait_for_others(start, limit, shards)
             if found is None:
                 return start
             shards = found
@@ -253,8 +253,11 @@ class IckConsumer:
         return self.latest(start, limit)
 
     def _holds_back(self, sizes: Mapping[int, int], limit: int | None) -> bool:
-        asked_for_all = limit is None or self._remaining is not None
-        return not asked_for_all and self._admission.holds_back(sum(sizes.values()))
+        return not self._wants_all(limit) and self._admission.holds_back(sum(sizes.values()))
+
+    def _wants_all(self, limit: int | None) -> bool:
+        """Whether the trigger is AvailableNow or Once."""
+        return limit is None or self._remaining is not None
 
     def _look(self) -> list[ShardLook]:
         return drive(self._sharded.client, look(self._sharded.core))[1]
@@ -268,11 +271,14 @@ class IckConsumer:
         """Whether others' leases are to be waited for on, however long they hold."""
         return self._patience is not None and self._waited < self._patience and not self._has_held
 
-    def _wait_for_others(self, start: IckOffset, shards: list[ShardLook]) -> list[ShardLook] | None:
+    def _wait_for_others(
+        self, start: IckOffset, limit: int | None, shards: list[ShardLook]
+    ) -> list[ShardLook] | None:
         """Wait for others' leases if they end soon enough; return the look after that.
 
         With patience it waits for a moment only, and returns None: the query is asked again, so
-        that it can be stopped meanwhile. That does not go with AvailableNow, which would end.
+        that it can be stopped meanwhile. That does not go with AvailableNow, nor with Once, which
+        would end.
         """
         is_first = not self._waited
         while left := self._left_of_others(start, shards):
@@ -290,7 +296,7 @@ class IckConsumer:
             pause = min(left, PAUSE_SECONDS)
             self._sleep(pause)
             self._waited += pause
-            if is_patient and self._remaining is None:
+            if is_patient and not self._wants_all(limit):
                 return None
             shards = self._look()
         self._waited = 0.0
