@@ -433,6 +433,26 @@ class TestLeases:
         assert others
         assert 300 < run.slept <= 602
 
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_one_that_always_comes_late_has_waited_for_long_enough_at_last(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, available_now: bool
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint(), patience=40, available_now=available_now)
+        take, others = ShardedIck.lease_all, []
+
+        def late(self: ShardedIck, *args: Any, **options: Any) -> Any:
+            assert len(others) < 9, "it waits without end"
+            sharded.core.clock_shift_ms = run.clock.ahead_ms
+            others.append(take(sharded, f"worker {len(others)}", 25))
+            return take(self, *args, **options)
+
+        monkeypatch.setattr(ShardedIck, "lease_all", late)
+        with pytest.raises(NoLease, match="another consumer, 'worker 1'"):
+            run.until("offset")
+        assert 40 <= run.slept <= 42
+
     def test_a_query_that_begins_holds_its_leases_for_long_only_when_its_checkpoint_knows_it(
         self, server: RedisServer | RedisCluster3
     ) -> None:

@@ -91,7 +91,7 @@ class IckConsumer:
         self._lease = lease
         self._admission = admission
         self._patience = patience
-        # For how long others' leases have been waited for.
+        # For how long others' leases have been waited for; one that was quicker ends no wait.
         self._waited = 0.0
         self._sleep = sleep
         self._rest = Rest()
@@ -145,6 +145,7 @@ class IckConsumer:
         # Until there is something, and enough of it, that stays so.
         if holds_nothing and (not any(sizes.values()) or self._holds_back(sizes, limit)):
             _refuse_others(self._sharded.name, _consumer(start), shards)
+            self._waited = 0.0
             return self._nothing(start)
         try:
             leases = self._hold(start, shards)
@@ -299,7 +300,6 @@ class IckConsumer:
             if is_patient and not self._wants_all(limit):
                 return None
             shards = self._look()
-        self._waited = 0.0
         return shards
 
     @staticmethod
@@ -314,6 +314,7 @@ class IckConsumer:
         lease = min(self._lease, BEGINNING_SECONDS) if begins else self._lease
         taken = self._sharded.lease_all(_consumer(start), lease, take_over=take_over)
         self._leases, self._has_held, self._is_beginning = taken, True, begins
+        self._waited = 0.0
         return taken
 
     def _hold(self, start: IckOffset, shards: list[ShardLook]) -> Leases:
