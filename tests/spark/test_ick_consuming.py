@@ -376,6 +376,17 @@ class TestLeases:
         # Moments pass by themselves on a busy machine.
         assert 300 < second.slept <= 602
 
+    def test_a_query_of_one_batch_waits_in_one_piece(self, redis7: RedisServer) -> None:
+        """With once=True an empty batch would be its end, as if nothing had been there."""
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        sharded.lease_all("worker 6", 30)
+        run = Run(redis7.url, Checkpoint(), patience=1200, limit=ReadAllAvailable())
+        assert [run.step(), run.step()] == ["latest", "offset"]
+        assert 15 < run.slept <= 32
+        run.until("done")
+        assert sorted(run.rows) == sorted(MEMBERS)
+
     @pytest.mark.parametrize("available_now", [False, True])
     def test_a_query_that_has_waited_for_long_enough_fails(
         self, redis7: RedisServer, available_now: bool
@@ -423,6 +434,26 @@ class TestLeases:
             assert run.step()
         assert others
         assert 300 < run.slept <= 602
+
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_one_that_always_comes_late_has_waited_for_long_enough_at_last(
+        self, redis7: RedisServer, monkeypatch: pytest.MonkeyPatch, available_now: bool
+    ) -> None:
+        sharded = sharded_on(redis7)
+        sharded.add(MEMBERS)
+        run = Run(redis7.url, Checkpoint(), patience=40, available_now=available_now)
+        take, others = ShardedIck.lease_all, []
+
+        def late(self: ShardedIck, *args: Any, **options: Any) -> Any:
+            assert len(others) < 9, "it waits without end"
+            sharded.core.clock_shift_ms = run.clock.ahead_ms
+            others.append(take(sharded, f"worker {len(others)}", 25))
+            return take(self, *args, **options)
+
+        monkeypatch.setattr(ShardedIck, "lease_all", late)
+        with pytest.raises(NoLease, match="another consumer, 'worker 1'"):
+            run.until("offset")
+        assert 40 <= run.slept <= 42
 
     def test_a_query_that_begins_holds_its_leases_for_long_only_when_its_checkpoint_knows_it(
         self, server: RedisServer | RedisCluster3

@@ -472,7 +472,7 @@ class TestWriting:
         client.xadd("foreign", {"of": "another program"}, "9-9")
         client.xadd("foreign", {"of": "another program"}, "9-10")
         columns = schema(key=TEXT, id=TEXT, f=TEXT)
-        for keys, ids in ((["ours", "foreign"], ["1-1", "9-9"]), (["foreign"], ["no id"])):
+        for keys, ids in ((["ours", "foreign"], ["1-1", "9-9"]), (["foreign"], ["9" * 20])):
             batch = {"key": keys, "id": ids, "f": ["1"] * len(keys)}
             with pytest.raises(ResponseError, match="the stream b'foreign' was not written"):
                 write(server, "stream", columns, batch, ttlSeconds=1000, **most)
@@ -619,6 +619,50 @@ class TestWriting:
             write(redis7, kind, columns, batch, writeMode=mode)
         assert problem in str(caught.value)
         assert redis7.size() == 0
+
+    @pytest.mark.parametrize("ttl", [{}, {"ttlSeconds": 1000}])
+    @pytest.mark.parametrize("given", ["", "MAXLEN", "NOMKSTREAM", "last", "1-", "1-2-3", "-1"])
+    def test_an_id_that_is_none(self, server: Server, given: str, ttl: dict[str, Any]) -> None:
+        client = server.client()
+        client.xadd("s", {"a": 1}, id="1-1")
+        # With "MAXLEN" it would be XADD s MAXLEN 0 * f v, which leaves nothing there.
+        fields = pa.array([[("0", "*"), ("f", "v")]] * 2, pa.map_(pa.string(), pa.string()))
+        batch = {"key": ["s", "s"], "id": ["9-1", given], "fields": fields}
+        columns = schema(key=TEXT, id=TEXT, fields=MapType(TEXT, TEXT))
+        with pytest.raises(ConfigurationError, match="row 2 of a batch: the id of an entry of the"):
+            write(server, "stream", columns, batch, **ttl)
+        assert client.xrange("s") == [(b"1-1", {b"a": b"1"})]
+        assert client.ttl("s") == -1
+
+    @pytest.mark.parametrize(
+        ("count", "has_ids", "options", "is_written"),
+        [
+            (3_900, True, {"ttlSeconds": 1000, "maxLength": 100}, True),
+            (3_901, True, {"ttlSeconds": 1000}, False),
+            (9_000, True, {}, True),
+            (9_000, True, {"ttlSeconds": 1000, "writeMode": "overwrite"}, True),
+            (9_000, False, {"ttlSeconds": 1000}, True),
+        ],
+    )
+    def test_entries_with_thousands_of_fields(
+        self, server: Server, count: int, has_ids: bool, options: dict[str, Any], is_written: bool
+    ) -> None:
+        """A script of the server cannot give a command more than 8,000 arguments."""
+        row = [(f"f{n}", "v") for n in range(count)]
+        batch: dict[str, Any] = {
+            "key": ["s", "s"],
+            "fields": pa.array([row[:1], row], pa.map_(pa.string(), pa.string())),
+        }
+        columns = schema(key=TEXT, fields=MapType(TEXT, TEXT))
+        if has_ids:
+            batch["id"], columns = ["1-1", "1-2"], columns.add("id", TEXT)
+        if is_written:
+            write(server, "stream", columns, batch, **options)
+            assert [len(fields) for _, fields in server.client().xrange("s")] == [1, count]
+            return
+        with pytest.raises(ConfigurationError, match=r"row 2 of a batch: .* 3,901 fields"):
+            write(server, "stream", columns, batch, **options)
+        assert not server.client().exists("s")
 
     def test_a_refused_command_names_the_key(self, server: Server) -> None:
         server.client().sadd("s", "m")

@@ -88,6 +88,7 @@ CALLED_BY: dict[str, str] = {
     "time_shard_queue/bar": "redis_dedupe._barring",
     "time_shard_queue/claim": "redis_dedupe._claiming",
     "time_shard_queue/consume": "redis_store.consume",
+    "plain_keys/append": "redis_writing._entries",
     "plain_keys/expire": "redis_writing._expiring",
     "time_shard_queue/counts": "redis_store.counts",
     "time_shard_queue/delete_layout": "redis_store._delete_layout",

@@ -91,7 +91,7 @@ class IckConsumer:
         self._lease = lease
         self._admission = admission
         self._patience = patience
-        # For how long others' leases have been waited for.
+        # For how long others' leases have been waited for; one that was quicker ends no wait.
         self._waited = 0.0
         self._sleep = sleep
         self._rest = Rest()
@@ -133,7 +133,7 @@ class IckConsumer:
             self._rest.wait(self._sleep)
         shards = self._look()
         if self._leases is None:
-            found = self._wait_for_others(start, shards)
+            found = self._wait_for_others(start, limit, shards)
             if found is None:
                 return start
             shards = found
@@ -145,6 +145,7 @@ class IckConsumer:
         # Until there is something, and enough of it, that stays so.
         if holds_nothing and (not any(sizes.values()) or self._holds_back(sizes, limit)):
             _refuse_others(self._sharded.name, _consumer(start), shards)
+            self._waited = 0.0
             return self._nothing(start)
         try:
             leases = self._hold(start, shards)
@@ -253,8 +254,11 @@ class IckConsumer:
         return self.latest(start, limit)
 
     def _holds_back(self, sizes: Mapping[int, int], limit: int | None) -> bool:
-        asked_for_all = limit is None or self._remaining is not None
-        return not asked_for_all and self._admission.holds_back(sum(sizes.values()))
+        return not self._wants_all(limit) and self._admission.holds_back(sum(sizes.values()))
+
+    def _wants_all(self, limit: int | None) -> bool:
+        """Whether the trigger is AvailableNow or Once."""
+        return limit is None or self._remaining is not None
 
     def _look(self) -> list[ShardLook]:
         return drive(self._sharded.client, look(self._sharded.core))[1]
@@ -268,11 +272,14 @@ class IckConsumer:
         """Whether others' leases are to be waited for on, however long they hold."""
         return self._patience is not None and self._waited < self._patience and not self._has_held
 
-    def _wait_for_others(self, start: IckOffset, shards: list[ShardLook]) -> list[ShardLook] | None:
+    def _wait_for_others(
+        self, start: IckOffset, limit: int | None, shards: list[ShardLook]
+    ) -> list[ShardLook] | None:
         """Wait for others' leases if they end soon enough; return the look after that.
 
         With patience it waits for a moment only, and returns None: the query is asked again, so
-        that it can be stopped meanwhile. That does not go with AvailableNow, which would end.
+        that it can be stopped meanwhile. That does not go with AvailableNow, nor with Once, which
+        would end.
         """
         is_first = not self._waited
         while left := self._left_of_others(start, shards):
@@ -290,10 +297,9 @@ class IckConsumer:
             pause = min(left, PAUSE_SECONDS)
             self._sleep(pause)
             self._waited += pause
-            if is_patient and self._remaining is None:
+            if is_patient and not self._wants_all(limit):
                 return None
             shards = self._look()
-        self._waited = 0.0
         return shards
 
     @staticmethod
@@ -308,6 +314,7 @@ class IckConsumer:
         lease = min(self._lease, BEGINNING_SECONDS) if begins else self._lease
         taken = self._sharded.lease_all(_consumer(start), lease, take_over=take_over)
         self._leases, self._has_held, self._is_beginning = taken, True, begins
+        self._waited = 0.0
         return taken
 
     def _hold(self, start: IckOffset, shards: list[ShardLook]) -> Leases:

@@ -18,6 +18,18 @@ from workstealing.store.connection import Command
 ROWS_OF_A_TASK = 1 << 40
 
 
+def of_each_key(groups: Sequence[Group]) -> list[Group]:
+    """Join the commands of each key, for one transaction.
+
+    A row that the server refuses, having no room for instance, must keep back those behind it: they
+    have greater ids, and no later attempt could write it.
+    """
+    joined: dict[bytes, list[Command]] = {}
+    for key, commands in groups:
+        joined.setdefault(key, []).extend(commands)  # type: ignore[arg-type]
+    return list(joined.items())
+
+
 def is_known_id(reply: Exception) -> bool:
     """Say whether XADD was refused because the stream has had this id, or a greater one."""
     return isinstance(reply, ResponseError) and "equal or smaller" in str(reply)
@@ -40,7 +52,8 @@ class EntriesOnce:
         self._calls = calls
         self._turn = turn
         self._rows: dict[bytes, int] = {}
-        self._seen: set[bytes] = set()
+        # How many rows of this partition and batch each stream had when this task came to it.
+        self._before: dict[bytes, int] = {}
         self._size = 0
 
     def ids(self, keys: Sequence[bytes]) -> list[bytes]:
@@ -65,22 +78,42 @@ class EntriesOnce:
     def before(self, groups: Sequence[Group]) -> None:
         """Look at the ends of streams that this task has not written to yet; one round trip.
 
-        Raises: ConfigurationError if another partition of this batch has written there.
+        Raises: ConfigurationError if another partition of this batch has written there;
+        ResponseError if the server does not let us look.
         """
-        new = [key for key in dict.fromkeys(key for key, _ in groups) if key not in self._seen]
+        new = [key for key, _ in groups if key not in self._before]
         if new:
-            self._require_alone(new)
-            self._seen.update(new)
+            self._before.update(self._rows_before(new))
 
-    def _require_alone(self, keys: Sequence[bytes]) -> None:
-        looks = [(key, (("XREVRANGE", key, "+", "-", "COUNT", 1),)) for key in keys]
+    def finish(self) -> None:
+        """Check that the task had all rows that it had before; no round trip.
+
+        Raises: ReplayDiffersError if a stream that it has written to has more.
+        """
+        for key, before in self._before.items():
+            if before > self._rows[key]:
+                raise ReplayDiffersError(
+                    f"the stream {key!r} has {before} rows of {self._turn}, that has"
+                    f" {self._rows[key]} now: a batch must have the same rows again; write to a new"
+                    " stream if the query has begun anew"
+                )
+
+    def _rows_before(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """Return how many rows of this task each stream has had, the deleted ones with them."""
+        looks = [(key, (("XINFO", "STREAM", key),)) for key in keys]
+        found = {}
         for key, (reply,) in zip(keys, self._calls.on_keys(looks), strict=True):
-            # A key of another type is refused by XADD, too, which says so.
-            if isinstance(reply, Exception) or not reply:
+            if isinstance(reply, Exception):
+                # A key of another type is refused by XADD, too, which says so.
+                if not str(reply).startswith(("no such key", "WRONGTYPE")):
+                    raise _not_read(key, reply) from reply
+                found[key] = 0
                 continue
-            batch, _, row = bytes(reply[0][0]).partition(b"-")
-            other = int(row) // ROWS_OF_A_TASK
-            if int(batch) == self._turn.batch + 1 and other != self._turn.partition:
+            last = dict(zip(reply[::2], reply[1::2], strict=True))[b"last-generated-id"]
+            batch, place = map(int, bytes(last).split(b"-"))
+            other, row = divmod(place, ROWS_OF_A_TASK)
+            is_ours = batch == self._turn.batch + 1
+            if is_ours and other != self._turn.partition:
                 raise self._options.wrong(
                     f"rows of the stream {key!r} stand in the partitions {other} and"
                     f" {self._turn.partition} of batch {self._turn.batch}, so that their order, and"
@@ -88,6 +121,8 @@ class EntriesOnce:
                     f' df.repartition("{self._options.key_column}"); this batch is written in'
                     " part, so begin with a new stream and a new checkpoint"
                 )
+            found[key] = row if is_ours else 0
+        return found
 
     def compare(self, refused: Sequence[tuple[bytes, Command]]) -> None:
         """Check that entries whose ids the server knows are the same; one round trip, or two.
@@ -102,10 +137,10 @@ class EntriesOnce:
         replies = self._calls.on_keys(looks)
         for (key, command), (reply,) in zip(refused, replies, strict=True):
             if isinstance(reply, Exception):
-                raise ResponseError(f"the stream {key!r} was not read: {reply}") from reply
+                raise _not_read(key, reply) from reply
             entry_id = command[2].decode()
             if not reply:
-                self._require_alone([key])
+                self._rows_before([key])
                 raise ReplayDiffersError(
                     f"the stream {key!r} has no entry {entry_id}, which {self._turn} writes, but"
                     " a greater one: another program or query has written there, or the entry was"
@@ -121,3 +156,7 @@ class EntriesOnce:
 
 def _as_sent(part: Any) -> bytes:
     return part if isinstance(part, bytes) else str(part).encode()
+
+
+def _not_read(key: bytes, error: Exception) -> ResponseError:
+    return ResponseError(f"the stream {key!r} was not read: {error}")

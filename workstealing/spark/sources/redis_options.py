@@ -22,7 +22,7 @@ OF_PLAIN_KEYS = Access(
     scripts=("plain_keys",),
     commands=CONNECTION
     | {"MULTI", "EXEC", "EXISTS", "TYPE", "PTTL", "PEXPIRE", "UNLINK", "EVAL"}
-    | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "LRANGE", "XRANGE", "XREVRANGE", "XINFO|STREAM"}
+    | {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "LRANGE", "XRANGE", "XINFO|STREAM"}
     | {"GET", "MGET", "HGETALL", "HMGET", "HLEN", "LLEN", "SCARD", "ZCARD", "XLEN"}
     | {"SET", "HSET", "RPUSH", "SADD", "ZADD", "XADD"},
     users_keys=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
@@ -25,7 +26,7 @@ from workstealing.spark.sources.pipelines import (
     of_one_command,
 )
 from workstealing.spark.sources.redis_columns import Shape, shape_of
-from workstealing.spark.sources.redis_once import EntriesOnce, is_known_id
+from workstealing.spark.sources.redis_once import EntriesOnce, is_known_id, of_each_key
 from workstealing.spark.sources.redis_options import FORMAT, RedisOptions
 from workstealing.spark.sources.redis_remembering import KeysTogether
 from workstealing.store.connection import Command, Commands, Packed
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 # A key that is replaced is written by one transaction, which the server runs in one go.
 MOST_OF_A_KEY = 64 * 1024 * 1024
+# A script gives a command up to some 8,000 arguments, as many as its Lua can hand on at once.
+MOST_FIELDS_OF_AN_ENTRY = 3_900
+# Another text at the place of an id would be an option of XADD: MAXLEN, for instance.
+_ID = re.compile(rb"\*|[0-9]{1,20}(-([0-9]{1,20}|\*))?")
 # The commands that tell a key of each type from others.
 _LENGTHS = {"hash": "HLEN", "list": "LLEN", "set": "SCARD", "zset": "ZCARD", "stream": "XLEN"}
 _NEEDED = {
@@ -151,12 +156,14 @@ class PlainWrite:
         is_whole = shape.kind != "string" and (
             shape.has_ttl or options.ttl_seconds is not None or options.replaces is True
         )
-        call = calls.in_transactions if is_whole else calls.on_keys
+        call = calls.in_transactions if is_whole or self._once is not None else calls.on_keys
         self._calls: Bounded[_Write] = Bounded(lambda writes: self._send(call, writes))
         self._rows = self._commands = 0
         self._plain, self._may_expire = calls, False
         # The server refuses an id that is not above all others of the stream.
         self._has_ids = shape.kind == "stream" and "id" in shape.own
+        # Then a script writes the entries.
+        self._is_narrow = self._has_ids and is_whole and not options.replaces
         # Of a key that is replaced, the rows must be there all at once.
         self._is_gathering = options.replaces is True and not shape.is_a_row_a_key
         self._waiting: dict[bytes, _Content] = {}
@@ -203,6 +210,8 @@ class PlainWrite:
         for key, content in self._waiting.items():
             self._put_content(key, content)
         self._calls.flush()
+        if self._once is not None:
+            self._once.finish()
         return WrittenKeys(self._rows, self._commands)
 
     def _gather(self, contents: dict[bytes, _Content], last: bytes) -> None:
@@ -277,6 +286,7 @@ class PlainWrite:
     ) -> None:
         groups = self._with_deadlines(writes)
         if self._once is not None:
+            groups = of_each_key(groups)
             self._once.before(groups)
         known: list[tuple[bytes, Command]] = []
         for (key, commands), replies in zip(groups, call(groups), strict=True):
@@ -413,6 +423,13 @@ class PlainWrite:
                     f"an entry of the stream {keys[number]!r} has no field that is not null: leave"
                     " such rows out",
                 )
+            if self._is_narrow and len(row) > 2 * MOST_FIELDS_OF_AN_ENTRY:
+                raise _wrong(
+                    number,
+                    f"an entry of the stream {keys[number]!r} has {len(row) // 2:,} fields, but"
+                    f" with ids and a time to live {MOST_FIELDS_OF_AN_ENTRY:,} are the most: leave"
+                    " one of these two out, or write writeMode=overwrite",
+                )
             yield row
 
     def _ids(self, columns: dict[str, Any], keys: list[bytes]) -> list[bytes]:
@@ -420,7 +437,15 @@ class PlainWrite:
             return self._once.ids(keys)
         if "id" not in columns:
             return [b"*"] * len(keys)
-        return [each or b"*" for each in as_bytes(columns["id"])]
+        found = [b"*" if each is None else each for each in as_bytes(columns["id"])]
+        for number, each in enumerate(found):
+            if not _ID.fullmatch(each):
+                raise _wrong(
+                    number,
+                    f"the id of an entry of the stream {keys[number]!r} is none: give two numbers,"
+                    " as in 1700000000000-0, or null for the server's next one",
+                )
+        return found
 
     def _maps(self, column: Any, keys: list[bytes]) -> Iterator[Any]:
         rows = (
