@@ -362,3 +362,44 @@ class TestStreams:
         for number in range(2):
             found = [int(fields[b"n"]) for _, fields in client.xrange(f"copy{number}")]
             assert found == list(range(number, 3_000, 2))
+
+    def test_a_batch_is_cut_alike_whatever_spark_measures(
+        self, session: SparkSession, redis7: RedisServer, tmp_path: Path
+    ) -> None:
+        """Spark merges the partitions of a shuffle as it likes, unless it is told their number."""
+        client = redis7.client()
+        session.range(0, 200, 1, 1).write.json(str(tmp_path / "in"))
+        rows = session.readStream.schema("id bigint").json(str(tmp_path / "in"))
+        rows = rows.selectExpr("concat('cut', id % 4) AS key", "id AS n")
+
+        def written(batch: DataFrame, number: int) -> None:
+            ours = batch.repartition(4, "key").sortWithinPartitions("key", "n")
+            write = ours.write.format(FORMAT).mode("append").option("url", redis7.url)
+            write.options(type="stream", query="cut", batch=number).save()
+            if client.lpop("deaths"):
+                raise RuntimeError("this driver dies")
+
+        def run() -> None:
+            query = (
+                rows.writeStream.foreachBatch(written)
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(300), "the query goes on"
+
+        sizes = {"spark.sql.adaptive.coalescePartitions.minPartitionSize": "1b"}
+        sizes["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = "100b"
+        client.rpush("deaths", 1)
+        with pytest.raises(StreamingQueryException, match="this driver dies"):
+            run()
+        for name, size in sizes.items():
+            session.conf.set(name, size)
+        try:
+            run()
+        finally:
+            for name in sizes:
+                session.conf.unset(name)
+        for number in range(4):
+            found = [int(fields[b"n"]) for _, fields in client.xrange(f"cut{number}")]
+            assert found == list(range(number, 200, 4))

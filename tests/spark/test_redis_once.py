@@ -171,7 +171,10 @@ class TestRefusals:
     @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
     def test_rows_of_a_key_in_two_partitions(self, server: Server, first: int, second: int) -> None:
         write(server, ROWS[:30], partition=first)
-        with pytest.raises(ConfigurationError, match=r"'s0' stand in the partitions .*repartition"):
+        with pytest.raises(
+            ConfigurationError,
+            match=r"'s0' stand in the partitions .*repartition\(8, \"key\"\), with a number",
+        ):
             write(server, ROWS[30:], partition=second)
         assert [n for _, n in entries(server, "s0")] == numbers("s0", ROWS[:30])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import product
@@ -498,6 +499,26 @@ class TestWriting:
         assert client.xrevrange("s", count=2)[1][0].decode() == ids[-2]
         assert 700 <= client.xlen("s") < 900
 
+    @pytest.mark.parametrize(
+        "ids", [["2-0", "1-0"], ["1-1", "*", "1-1"], ["2-1", "1-*"], ["*", "5-1"], ["0-0"]]
+    )
+    def test_a_stream_is_not_replaced_by_ids_that_would_be_refused(
+        self, server: Server, ids: list[str]
+    ) -> None:
+        client = server.client()
+        client.xadd("k", {"f": "old"}, id="9-9")
+        batch = {"key": ["k"] * len(ids), "id": ids, "f": ["new"] * len(ids)}
+        columns = schema(key=TEXT, id=TEXT, f=TEXT)
+        with pytest.raises(
+            ConfigurationError, match=rf"b'k' stays: .* id b'{re.escape(ids[-1])}' .*sort"
+        ):
+            write(server, "stream", columns, batch, writeMode="overwrite")
+        assert client.xrange("k") == [(b"9-9", {b"f": b"old"})]
+        for right in (["1", "1-1", None], ["1-5", "1-*", "2-0"]):
+            batch = {"key": ["k"] * 3, "id": right, "f": ["a", "b", "c"]}
+            write(server, "stream", columns, batch, writeMode="overwrite")
+            assert [entry[b"f"] for _, entry in client.xrange("k")] == [b"a", b"b", b"c"]
+
     def test_a_key_without_a_value_left_goes(self, redis7: RedisServer) -> None:
         redis7.client().hset("k", "a", "1")
         batch = {"key": ["k"], "a": pa.array([None], pa.string())}
@@ -665,6 +686,12 @@ class TestWriting:
         assert not server.client().exists("s")
 
     def test_a_refused_command_names_the_key(self, server: Server) -> None:
+        server.client().set("k", "v")
+        for mode, size in (("append", 1), ("overwrite", 300)):
+            ids = [f"{2**64 - 1}-{2**64 - 1}", *["*"] * (size - 1)]
+            batch = {"key": ["k"] * size, "id": ids, "f": ["v"] * size}
+            with pytest.raises(ResponseError, match="the stream b'k' was not written"):
+                write(server, "stream", schema(key=TEXT, id=TEXT, f=TEXT), batch, writeMode=mode)
         server.client().sadd("s", "m")
         with pytest.raises(ResponseError, match=r"the list b's' was not written: WRONGTYPE"):
             write(server, "list", schema(key=TEXT, value=TEXT), {"key": ["s"], "value": ["v"]})

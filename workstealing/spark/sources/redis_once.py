@@ -118,7 +118,8 @@ class EntriesOnce:
                     f"rows of the stream {key!r} stand in the partitions {other} and"
                     f" {self._turn.partition} of batch {self._turn.batch}, so that their order, and"
                     " exactlyOnce, cannot be kept: write"
-                    f' df.repartition("{self._options.key_column}"); this batch is written in'
+                    f' df.repartition(8, "{self._options.key_column}"), with a number, or Spark'
+                    " may choose another one when a batch runs again; this batch is written in"
                     " part, so begin with a new stream and a new checkpoint"
                 )
             found[key] = row if is_ours else 0

@@ -516,8 +516,27 @@ class PlainWrite:
                 yield ("EVAL", text, 1, key, ttl_ms, kept, *some), size
             return
         trim = () if most is None else ("MAXLEN", "~", most)
+        if self._options.replaces:
+            self._check_order(key, [entry_id for entry_id, _ in items])
         for entry_id, flat in items:
             yield ("XADD", key, *trim, entry_id, *flat), sum(map(len, flat))
+
+    def _check_order(self, key: bytes, ids: Iterable[bytes]) -> None:
+        """Refuse what the server would refuse when the old stream is gone."""
+        last = (0.0, 0.0)
+        for each in ids:
+            if each == b"*":
+                # By the server's clock, which no id of a copy is above.
+                last = (math.inf, 0.0)
+                continue
+            at, _, number = each.partition(b"-")
+            place = (int(at), math.inf if number == b"*" else int(number or 0))
+            if place <= last:
+                raise self._options.wrong(
+                    f"the stream {key!r} stays: the id {each!r} is not greater than the one before"
+                    " it, so sort by it within partitions"
+                )
+            last = place if number != b"*" else (place[0], last[1])
 
 
 def _by_key(
