@@ -664,6 +664,34 @@ class TestWriting:
             write(server, "stream", columns, batch, **options)
         assert not server.client().exists("s")
 
+    @pytest.mark.parametrize("ids", [["1-1", "1-1"], ["3-0", "3"], ["0-0"], ["1-1", "9" * 20]])
+    def test_ids_that_the_server_would_refuse_replace_no_stream(
+        self, server: Server, ids: list[str]
+    ) -> None:
+        """It would do so when the old stream is gone."""
+        client = server.client()
+        client.xadd("s", {"a": 1}, id="1-1")
+        columns = schema(key=TEXT, id=TEXT, f=TEXT)
+        # They may come in several Arrow batches.
+        batches = [{"key": ["s"], "id": [each], "f": ["1"]} for each in ids]
+        for given in ([{"key": ["s"] * len(ids), "id": ids, "f": ["1"] * len(ids)}], batches):
+            with pytest.raises(ConfigurationError, match=r"the stream b's' is to have the id '\d"):
+                write(server, "stream", columns, *given, writeMode="overwrite")
+            assert client.xrange("s") == [(b"1-1", {b"a": b"1"})]
+
+    def test_a_stream_is_replaced_in_the_order_of_its_ids(self, server: Server) -> None:
+        """A shuffle brings them in any, and Spark sorts them as texts."""
+        ids = ["7-10", "7-9", None, "10", "7-*", "2-1", None]
+        columns = schema(key=TEXT, id=TEXT, f=TEXT)
+        for _ in range(2):
+            batch = {"key": ["s"] * 7, "id": ids, "f": list("abcdefg")}
+            write(server, "stream", columns, batch, writeMode="overwrite", ttlSeconds=1000)
+            found = server.client().xrange("s")
+            assert b"".join(entry[b"f"] for _, entry in found) == b"fbaedcg"
+            assert [entry_id.decode() for entry_id, _ in found[:4]] == [
+                *("2-1", "7-9", "7-10", "7-11")
+            ]
+
     def test_a_refused_command_names_the_key(self, server: Server) -> None:
         server.client().sadd("s", "m")
         with pytest.raises(ResponseError, match=r"the list b's' was not written: WRONGTYPE"):
