@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import product
@@ -499,26 +498,6 @@ class TestWriting:
         assert client.xrevrange("s", count=2)[1][0].decode() == ids[-2]
         assert 700 <= client.xlen("s") < 900
 
-    @pytest.mark.parametrize(
-        "ids", [["2-0", "1-0"], ["1-1", "*", "1-1"], ["2-1", "1-*"], ["*", "5-1"], ["0-0"]]
-    )
-    def test_a_stream_is_not_replaced_by_ids_that_would_be_refused(
-        self, server: Server, ids: list[str]
-    ) -> None:
-        client = server.client()
-        client.xadd("k", {"f": "old"}, id="9-9")
-        batch = {"key": ["k"] * len(ids), "id": ids, "f": ["new"] * len(ids)}
-        columns = schema(key=TEXT, id=TEXT, f=TEXT)
-        with pytest.raises(
-            ConfigurationError, match=rf"b'k' stays: .* id b'{re.escape(ids[-1])}' .*sort"
-        ):
-            write(server, "stream", columns, batch, writeMode="overwrite")
-        assert client.xrange("k") == [(b"9-9", {b"f": b"old"})]
-        for right in (["1", "1-1", None], ["1-5", "1-*", "2-0"]):
-            batch = {"key": ["k"] * 3, "id": right, "f": ["a", "b", "c"]}
-            write(server, "stream", columns, batch, writeMode="overwrite")
-            assert [entry[b"f"] for _, entry in client.xrange("k")] == [b"a", b"b", b"c"]
-
     def test_a_key_without_a_value_left_goes(self, redis7: RedisServer) -> None:
         redis7.client().hset("k", "a", "1")
         batch = {"key": ["k"], "a": pa.array([None], pa.string())}
@@ -684,6 +663,34 @@ class TestWriting:
         with pytest.raises(ConfigurationError, match=r"row 2 of a batch: .* 3,901 fields"):
             write(server, "stream", columns, batch, **options)
         assert not server.client().exists("s")
+
+    @pytest.mark.parametrize("ids", [["1-1", "1-1"], ["3-0", "3"], ["0-0"], ["1-1", "9" * 20]])
+    def test_ids_that_the_server_would_refuse_replace_no_stream(
+        self, server: Server, ids: list[str]
+    ) -> None:
+        """It would do so when the old stream is gone."""
+        client = server.client()
+        client.xadd("s", {"a": 1}, id="1-1")
+        columns = schema(key=TEXT, id=TEXT, f=TEXT)
+        # They may come in several Arrow batches.
+        batches = [{"key": ["s"], "id": [each], "f": ["1"]} for each in ids]
+        for given in ([{"key": ["s"] * len(ids), "id": ids, "f": ["1"] * len(ids)}], batches):
+            with pytest.raises(ConfigurationError, match=r"the stream b's' is to have the id '\d"):
+                write(server, "stream", columns, *given, writeMode="overwrite")
+            assert client.xrange("s") == [(b"1-1", {b"a": b"1"})]
+
+    def test_a_stream_is_replaced_in_the_order_of_its_ids(self, server: Server) -> None:
+        """A shuffle brings them in any, and Spark sorts them as texts."""
+        ids = ["7-10", "7-9", None, "10", "7-*", "2-1", None]
+        columns = schema(key=TEXT, id=TEXT, f=TEXT)
+        for _ in range(2):
+            batch = {"key": ["s"] * 7, "id": ids, "f": list("abcdefg")}
+            write(server, "stream", columns, batch, writeMode="overwrite", ttlSeconds=1000)
+            found = server.client().xrange("s")
+            assert b"".join(entry[b"f"] for _, entry in found) == b"fbaedcg"
+            assert [entry_id.decode() for entry_id, _ in found[:4]] == [
+                *("2-1", "7-9", "7-10", "7-11")
+            ]
 
     def test_a_refused_command_names_the_key(self, server: Server) -> None:
         server.client().set("k", "v")

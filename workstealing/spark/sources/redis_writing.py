@@ -42,6 +42,7 @@ MOST_OF_A_KEY = 64 * 1024 * 1024
 MOST_FIELDS_OF_AN_ENTRY = 3_900
 # Another text at the place of an id would be an option of XADD: MAXLEN, for instance.
 _ID = re.compile(rb"\*|[0-9]{1,20}(-([0-9]{1,20}|\*))?")
+_MOST_OF_AN_ID = (1 << 64) - 1
 # The commands that tell a key of each type from others.
 _LENGTHS = {"hash": "HLEN", "list": "LLEN", "set": "SCARD", "zset": "ZCARD", "stream": "XLEN"}
 _NEEDED = {
@@ -515,28 +516,39 @@ class PlainWrite:
             for some, size in of_one_command(entries):
                 yield ("EVAL", text, 1, key, ttl_ms, kept, *some), size
             return
+        if self._has_ids and self._options.replaces:
+            items = self._by_id(key, items)
         trim = () if most is None else ("MAXLEN", "~", most)
-        if self._options.replaces:
-            self._check_order(key, [entry_id for entry_id, _ in items])
         for entry_id, flat in items:
             yield ("XADD", key, *trim, entry_id, *flat), sum(map(len, flat))
 
-    def _check_order(self, key: bytes, ids: Iterable[bytes]) -> None:
-        """Refuse what the server would refuse when the old stream is gone."""
+    def _by_id(self, key: bytes, items: _Items) -> _Items:
+        """Return all entries of a stream in the order of their ids.
+
+        Raises: ConfigurationError for one that the server would refuse, when the old stream is
+        gone.
+        """
+        ordered = sorted(items, key=lambda item: _place(item[0]))
         last = (0.0, 0.0)
-        for each in ids:
-            if each == b"*":
-                # By the server's clock, which no id of a copy is above.
-                last = (math.inf, 0.0)
-                continue
-            at, _, number = each.partition(b"-")
-            place = (int(at), math.inf if number == b"*" else int(number or 0))
-            if place <= last:
+        for entry_id, _ in ordered:
+            place = _place(entry_id)
+            if math.inf not in place and not (last < place and max(place) <= _MOST_OF_AN_ID):
                 raise self._options.wrong(
-                    f"the stream {key!r} stays: the id {each!r} is not greater than the one before"
-                    " it, so sort by it within partitions"
+                    f"the stream {key!r} is to have the id {entry_id.decode()!r} twice, or it is"
+                    " out of bounds: leave such rows out; the stream is as it was"
                 )
-            last = place if number != b"*" else (place[0], last[1])
+            last = place
+        return ordered
+
+
+def _place(entry_id: bytes) -> tuple[float, float]:
+    """Return an id as numbers, the server's own ones behind those that are given."""
+    first, _, second = entry_id.partition(b"-")
+    return _number(first), _number(second)
+
+
+def _number(part: bytes) -> float:
+    return math.inf if part == b"*" else int(part or 0)
 
 
 def _by_key(
