@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -330,13 +331,19 @@ class TestStreams:
         def dying(batches: Iterator[Any]) -> Iterator[Any]:
             with redis.Redis.from_url(url) as of_task:
                 for number, batch in enumerate(batches):
-                    if number == 5 and of_task.lpop("deaths"):
+                    if number == 10 and of_task.lpop("deaths"):
+                        # The sink is a process of its own, and may be slower.
+                        give_up = time.monotonic() + GUARD_SECONDS
+                        while not of_task.exists("copy0", "copy1") and time.monotonic() < give_up:
+                            time.sleep(0.05)
                         raise RuntimeError("this task dies")
                     yield batch
 
         def run() -> None:
-            keyed = rows.selectExpr("concat('copy', id % 2) AS key", "id AS n")
-            keyed = keyed.repartition(2, "key").mapInArrow(dying, "key string, n bigint")
+            # Spark hands rows on when it has 64 KiB of them.
+            columns = ("concat('copy', id % 2) AS key", "id AS n", "repeat('x', 400) AS pad")
+            keyed = rows.selectExpr(*columns).repartition(2, "key")
+            keyed = keyed.mapInArrow(dying, "key string, n bigint, pad string")
             query = (
                 keyed.writeStream.format(FORMAT)
                 .options(url=url, type="stream", exactlyOnce=True)
