@@ -36,9 +36,9 @@ SERVERS = {
 }
 """The further kinds of servers, on which contracts alone run: fixture -> name."""
 KINDS = (SLOW, SPARK, *SERVERS.values(), CASSANDRA)
-PART_SECONDS = 560.0
-"""How much metered CPU a part may have: about six minutes of two cores."""
-SMOKE_SECONDS = 20.0
+PART_SECONDS = 350.0
+"""How much metered CPU a part may have: about four minutes of two cores."""
+SMOKE_SECONDS = 10.0
 """How much of it a part's smoke may have."""
 
 
