@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 MOST_OF_A_KEY = 64 * 1024 * 1024
 # A script gives a command up to some 8,000 arguments, as many as its Lua can hand on at once.
 MOST_FIELDS_OF_AN_ENTRY = 3_900
-# Another text at the place of an id would be an option of XADD: MAXLEN, for instance.
-_ID = re.compile(rb"\*|[0-9]{1,20}(-([0-9]{1,20}|\*))?")
+# Another text at the place of an id would be an option of XADD: MAXLEN, for instance. Redis 6.2
+# knows no "7-*".
+_ID = re.compile(rb"\*|[0-9]{1,20}(-[0-9]{1,20})?")
 _MOST_OF_AN_ID = (1 << 64) - 1
 # The commands that tell a key of each type from others.
 _LENGTHS = {"hash": "HLEN", "list": "LLEN", "set": "SCARD", "zset": "ZCARD", "stream": "XLEN"}
