@@ -116,10 +116,10 @@ class Sent:
     """The commands and round trips that this process's one-attempt connections have sent.
 
     Fields: commands; round_trips; seconds: the length of all round trips; server_seconds: as much
-    of that as the servers themselves took, if `asks_time` is set: then TIME, which is not counted,
-    goes before and behind the commands of each round trip. Threads that send at the same moment may
-    lose a count. A process that does one slice at a time sets its pace by the counts; tests read
-    the counts, too.
+    of that as the servers themselves took, where `asks_time` was set, else all. TIME, which is not
+    counted, goes before and behind the commands of each round trip then. Threads that send at the
+    same moment may lose a count. A process that does one slice at a time sets its pace by the
+    counts; tests read the counts, too.
     """
 
     __slots__ = ("asks_time", "commands", "round_trips", "seconds", "server_seconds")
@@ -398,10 +398,9 @@ class OneAttempt(AbstractConnection):
         finally:
             lasted = SYSTEM_CLOCK.monotonic() - begun
             SENT.seconds += lasted
-            if around:
-                # Without the last reply nobody knows, so the whole wait counts.
-                known = replies if not self._owed else [None, None]
-                SENT.server_seconds += server_seconds(known[0], known[-1], lasted)
+            # Without both TIMEs nobody knows, so the whole wait counts.
+            known = replies if around and not self._owed else [None, None]
+            SENT.server_seconds += server_seconds(known[0], known[-1], lasted)
         if around:
             SENT.asks_time = not isinstance(replies[0], NoPermissionError)
             replies = replies[1:-1]
